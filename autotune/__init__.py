@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from autotune.core.faces import lazily
 from autotune.core.version import __version__ as __version__
-from autotune.targets import registry as _registry  # noqa: F401 - families ask it for targets
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate as Candidate
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from autotune.core.errors import NotTunedError as NotTunedError
     from autotune.core.measurement import Measurement as Measurement
     from autotune.core.measurement import Outcome as Outcome
-    from autotune.families.catalog import find_operation as find_operation
     from autotune.operations.problem import Gemm as Gemm
     from autotune.operations.problem import Product as Product
     from autotune.own import OwnKernel as OwnKernel
@@ -45,6 +43,7 @@ if TYPE_CHECKING:
     from autotune.store import MatchQuality as MatchQuality
     from autotune.store import TuningCache as TuningCache
     from autotune.store import TuningRecord as TuningRecord
+    from autotune.targets.families import find_operation as find_operation
     from autotune.tuning.tuner import TuneResult as TuneResult
     from autotune.tuning.tuner import tune as tune
 
@@ -70,7 +69,7 @@ _HOME = {
     "TuneResult": "tuning.tuner",
     "TuningCache": "store",
     "TuningRecord": "store",
-    "find_operation": "families.catalog",
+    "find_operation": "targets.families",
     "kernel": "own",
     "load": "runtime",
     "matmul": "runtime",

@@ -25,12 +25,12 @@ from thread_schedule import SCHEDULES, ThreadSchedule
 from autotune import Gemm
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.limits import CpuLimits
-from autotune.families.catalog import find_operation, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Product
 from autotune.serving.target import Work
+from autotune.targets.families import find_operation, load_families
 from autotune.targets.registry import make_target
 
 TRIANGULAR = Path(__file__).parent.parent / "examples" / "triangular"

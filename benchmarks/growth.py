@@ -20,12 +20,12 @@ from plot_style import QUIET, canvas, foot_of, save
 from autotune import Gemm, load, tune
 from autotune.cpu.compiling import Compiled, compile_worker
 from autotune.cpu.kernel import write_program
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.processes import WorkerProcess
 from autotune.search import Searcher
 from autotune.space import SearchSpace
 from autotune.store import TuningCache, TuningRecord, export_records, superseded
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 PROBLEM = Gemm(256, 256, 256)

@@ -33,12 +33,12 @@ from autotune.distributed.hybrid.identity import read_gpus
 from autotune.distributed.hybrid.loading import HybridProgram, Plan, make_plan
 from autotune.distributed.hybrid.products import LocalKernel, machine_with
 from autotune.distributed.machine.machine import GpuMachine
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.nvidia.cublas import CublasError
 from autotune.operations.accuracy import Tolerance
+from autotune.targets.families import load_families
 
 FAMILIES = load_families(target="hybrid")
 DTYPE = "float32"

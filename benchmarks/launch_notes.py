@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import plan_launch
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor
+from autotune.families.gpu.planning import Planner
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate, Value
@@ -33,10 +32,10 @@ def launch_note(
         limits: of the device.
     """
     try:
-        point = Bound(families[candidate.family], candidate.configuration, problem, limits).at(
-            problem
-        )
-        plan = plan_launch(point)
+        family = families[candidate.family]
+        planner = Planner(family, candidate.configuration, problem.dtype, limits)
+        plan = planner.plan(problem)
+        known = family.values(candidate.configuration, problem, limits)
     except SpaceError as error:
         return str(error)
     main = next(step for step in plan.steps if step.kernel == problem.operation)
@@ -44,11 +43,11 @@ def launch_note(
     resident = blocks_per_multiprocessor(
         limits,
         threads=main.threads,
-        registers=min(_number(point.known, "registers", 32), limits.registers_per_thread),
+        registers=min(_number(known, "registers", 32), limits.registers_per_thread),
         shared_bytes=main.shared_bytes,
     )
     at_once = max(resident, 1) * limits.multiprocessor_count
-    rows, columns = (_number(point.known, name, 0) for name in ("sm", "sk"))
+    rows, columns = (_number(known, name, 0) for name in ("sm", "sk"))
     tiles = f"tiles {rows}x{columns}, " if rows and columns else ""
     others = [step.kernel for step in plan.steps if step is not main]
     beside = f", beside {' and '.join(others)}" if others else ""

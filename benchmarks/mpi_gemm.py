@@ -29,11 +29,11 @@ from autotune.distributed.mpi.local import choose_local
 from autotune.distributed.mpi.messages import MeasureNetwork, Network
 from autotune.distributed.mpi.ranks.world import World
 from autotune.distributed.mpi.target import MpiTarget
-from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.serving.lookup import look_up
 from autotune.space import SearchSpace
+from autotune.targets.families import load_families, select_families
 
 
 def main() -> None:

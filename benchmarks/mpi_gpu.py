@@ -28,10 +28,10 @@ from autotune.distributed.grid import factorisations
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.load import tuned_product
 from autotune.distributed.mpi.ranks.ranks import describe
-from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.nvidia.device import read_gpu
+from autotune.targets.families import load_families
 
 FAMILIES = load_families(target="mpi")
 DTYPE = "float32"

@@ -38,11 +38,11 @@ from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
 from autotune.distributed.mpi.ranks.attached import under_mpiexec
 from autotune.distributed.mpi.ranks.timing import timed_together
 from autotune.distributed.mpi.target import MpiTarget
-from autotune.families.catalog import load_families
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.serving.lookup import look_up
+from autotune.targets.families import load_families
 
 TRIED = 3
 """Rounds of all variants of ScaLAPACK, of which the fastest are chosen."""

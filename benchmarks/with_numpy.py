@@ -26,8 +26,8 @@ from environment import describe
 from autotune import Gemm
 from autotune.core.configuration import Configuration
 from autotune.cpu.call import host_kernel
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 SETTLE_S = 0.2

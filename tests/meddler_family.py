@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate, Configuration
-from autotune.families.reading import read_family
+from autotune.targets.families import read_family
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from autotune.families.catalog import find_operation, load_families
 from autotune.families.family import KernelFamily
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Kind
+from autotune.targets.families import find_operation, load_families
 
 FOLDER = Path(__file__).parents[1] / "examples" / "operations"
 LARGE: Mapping[str, tuple[int, ...]] = {

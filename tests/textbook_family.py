@@ -13,9 +13,9 @@ from records import record
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
 from autotune.cpu.identity import read_cpu
-from autotune.families.reading import read_family
 from autotune.operations.problem import LAYOUTS, Gemm
 from autotune.store import BaselineRecord, TuningCache
+from autotune.targets.families import read_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

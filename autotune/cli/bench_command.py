@@ -79,7 +79,7 @@ class _Job:
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Check that every problem can be measured, then measure them."""
-    from autotune.families.languages import language_of
+    from autotune.targets.registry import language_of
 
     arguments.seed(args.seed)
     check_threads()

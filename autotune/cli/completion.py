@@ -130,7 +130,7 @@ def _studies(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
 
 def _parameters(parsed_args: argparse.Namespace, prefix: str, **_: object) -> Iterable[str]:
     """``NAME=`` for the parameters of the family, and ``NAME=VALUE`` for the one being set."""
-    from autotune.families.catalog import find_families
+    from autotune.targets.families import find_families
 
     name, given, _value = prefix.partition("=")
     found = {
@@ -150,7 +150,7 @@ def _presets(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
         from autotune.surveying.presets import tuning_presets
 
         return tuning_presets()
-    from autotune.families.catalog import find_families
+    from autotune.targets.families import find_families
 
     name = parsed_args.family
     return {each for one in find_families() if one.name == name for each in one.presets}
@@ -189,7 +189,7 @@ def _layouts(**_: object) -> Iterable[str]:
 
 
 def _operations(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
-    from autotune.families.catalog import find_families
+    from autotune.targets.families import find_families
 
     return {family.operation for family in find_families(parsed_args.families)}
 

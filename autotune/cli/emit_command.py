@@ -28,7 +28,8 @@ from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
-    from autotune.families.family import KernelFamily, Preset
+    from autotune.families.family import KernelFamily
+    from autotune.families.parts import Preset
     from autotune.operations.problem import Problem
 
 

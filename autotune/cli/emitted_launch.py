@@ -29,12 +29,11 @@ def launch_of(
     """
     from autotune.families.gpu.launched import check_launches
     from autotune.families.gpu.planning import planner_of
-    from autotune.families.languages import language_of
 
     if family.launch is None:
         return None
     plan = planner_of(family, configuration, problem.dtype, limits).plan(problem)
-    kernels = language_of(family.target).kernels
+    kernels = family.language.kernels
     if kernels is not None:
         check_launches(family, plan, kernels(source.text))
     return plan

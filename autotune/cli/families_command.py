@@ -32,8 +32,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """List the families of a target, or those named wherever they are."""
-    from autotune.families.catalog import find_families, select_families
-    from autotune.families.languages import launched_targets, target_names
+    from autotune.targets.families import find_families, select_families
+    from autotune.targets.registry import launched_targets, target_names
 
     target = choose_target(args)
     limits: DeviceLimits | None = None

@@ -123,6 +123,6 @@ def _families() -> Check:
     Raises:
         FamilyError: one cannot.
     """
-    from autotune.families.catalog import find_families
+    from autotune.targets.families import find_families
 
     return Check.ok("families", f"{len(find_families())} can be read")

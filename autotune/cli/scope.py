@@ -57,7 +57,7 @@ class Scope:
             UnknownNameError: there is no such target, operation or family.
             InputError: several targets or operations have the families.
         """
-        from autotune.families.catalog import (
+        from autotune.targets.families import (
             find_families,
             load_families,
             operation_of,
@@ -96,7 +96,7 @@ def _place(
     args: argparse.Namespace, default: str, every: Sequence[KernelFamily], named: Sequence[str]
 ) -> tuple[str, str]:
     """The target and the operation of which there are all the families named."""
-    from autotune.families.languages import launched_targets, target_names
+    from autotune.targets.registry import launched_targets, target_names
 
     _check_operation(args.operation, every)
     owned = {(family.target, family.operation, family.name) for family in every}

@@ -42,7 +42,7 @@ class Here:
         return is_current(record, device, {family.name: family.digest})
 
     def _load_families(self, target: str, operation: str) -> Mapping[str, KernelFamily]:
-        from autotune.families.catalog import load_families
+        from autotune.targets.families import load_families
         from autotune.targets.registry import make_target
 
         make_target(target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.errors import InputError
 
@@ -86,6 +86,10 @@ class GpuLimits(Limits):
     shared_granularity: int
     l2_bytes: int
     isa: str = "sm_"
+
+    grid_limits: ClassVar[tuple[int, int, int]] = (2**31, 2**16, 2**16)
+    """Along x, y and z a grid has fewer blocks than that (CUDA C++ Programming Guide, "Technical
+    Specifications per Compute Capability"; HIP has the same)."""
 
     @property
     def architecture(self) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError
 from autotune.cpu.kernel import CpuProgram
-from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.planning import Planner
 from autotune.measuring.plan import FORMULA_PRODUCTS, HOST_PRODUCTS, affordable
 from autotune.operations.cases import Case, small_case, special_cases
 from autotune.operations.problem import MatrixOperation, multiplies
@@ -67,12 +67,12 @@ def cased(
     cases = host_cases(problem)
     if isinstance(problem.defined, MatrixOperation):
         return CasedProgram(program, cases, shrinks=True)
-    bound = Bound(family, configuration, problem, limits)
+    planner = Planner(family, configuration, problem.dtype, limits)
 
     def valid(shape: tuple[int, ...]) -> bool:
         try:
-            return bound.at(problem.with_sizes(*shape)).valid
-        except InputError:  # there are no such operands, or a division is not whole
+            return planner.valid(problem.with_sizes(*shape))
+        except InputError:  # there are no such operands
             return False
 
     allowed = tuple(case for case in cases if valid(case.sizes) and not case.special)

@@ -15,6 +15,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.paths import data_dir
 from autotune.families.modules import load_module
 from autotune.operations.parts import Kind
+from autotune.serving.numba_settings import numba_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -105,14 +106,15 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
         from autotune.families.rendering import Source
         from autotune.families.templating import expand
 
-        return Source(expand(_TEMPLATE, (templates,), names), "call", (), "cpu")
+        text = expand(_TEMPLATE, (templates,), names)
+        return Source(text, "call", (), "cpu", settings=numba_settings())
 
-    return programs.written("call", "cpu", _call_key(names), rendered)
+    return programs.written("call", "cpu", _call_key(names), rendered, numba_settings())
 
 
 def known_call(program: CpuProgram, programs: ProgramCache) -> Path | None:
     """What `write_call` gives, where it has done so before; nothing is rendered."""
-    return programs.known("call", "cpu", _call_key(_names(program)))
+    return programs.known("call", "cpu", _call_key(_names(program)), numba_settings())
 
 
 def _call_key(names: Mapping[str, Any]) -> object:

@@ -104,7 +104,8 @@ def write_program(
 
     if unchanged(family.template_files):
         key = _source_key(family, conformed, problem)
-        path = programs.written(family.name, family.target, key, rendered)
+        settings = family.language.settings()
+        path = programs.written(family.name, family.target, key, rendered, settings)
     else:  # the family that was read is not what its template makes now
         path = programs.write(rendered(), family.name)
     return _program(path, family, conformed, problem)
@@ -123,7 +124,7 @@ def known_program(
     """
     conformed = family.conform(configuration)
     key = _source_key(family, conformed, problem)
-    path = programs.known(family.name, family.target, key)
+    path = programs.known(family.name, family.target, key, family.language.settings())
     if path is None or not unchanged(family.template_files):
         return None
     return _program(path, family, conformed, problem)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
     from autotune.core.device import Device
     from autotune.exporting.exportable import Exportable, Exported
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Language
     from autotune.families.gpu.launch import Binary
-    from autotune.families.languages import Language
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
@@ -37,7 +36,7 @@ class CpuTarget(Target):
     @classmethod
     def language(cls) -> Language:
         """Python for Numba; operations of a user's own, too."""
-        from autotune.families.languages import Language
+        from autotune.families.family import Language
         from autotune.families.python_source import (
             check_module,
             numba_epilogue,

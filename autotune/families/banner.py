@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from autotune.core.configuration import Configuration, Value
-    from autotune.families.family import AuxiliaryKernel, KernelFamily
+    from autotune.families.family import KernelFamily
+    from autotune.families.parts import AuxiliaryKernel
     from autotune.space import Expression
 
 _WIDTH = 97  # of a hundred columns a comment takes three

@@ -13,16 +13,14 @@ from autotune.core.facts import stamps_of
 from autotune.core.paths import data_dir, expanded
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.families.index import Families, FamilyEntry, FamilyFile, entries_of
-from autotune.families.languages import language_of, target_names
-from autotune.families.operation_file import OPERATION_FILE
-from autotune.families.product_files import product_files
+from autotune.families.index import Families, FamilyFile, Indexed, index
+from autotune.families.operation_file import OPERATION_FILE, product_files
 from autotune.operations.problem import GEMM, OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Language
     from autotune.operations.operation import Operation
 
 _SPACES = "search_spaces"
@@ -31,7 +29,9 @@ FRAGMENTS = ("schedule",)
 """Folders of a tree of search spaces that hold what families include."""
 
 
-def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFamily]:
+def find_families(
+    extra: Iterable[str | os.PathLike[str]] = (), *, languages: Mapping[str, Language]
+) -> list[KernelFamily]:
     """Every family: the shipped ones, those that targets of other packages bring, the user's.
 
     The user's are in `extra` folders and in those that `$AUTOTUNE_FAMILIES` lists.
@@ -43,14 +43,18 @@ def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFa
     An operation that is gemm with an epilogue has the families of gemm that compute such ones,
     beside those of its own.
 
+    Args:
+        extra: folders of families.
+        languages: of the targets there are, by name.
+
     Raises:
         FamilyError: a file does not fit the format, a folder holds no family, or two files
             define the same one.
     """
-    folders = _with_brought(extra)
-    entries = entries_of([*_shipped("*", "*"), *_own(folders)])
-    entries += _with_epilogue(entries, _products(folders))
-    return [entry.read() for entry in _unique(entries)]
+    folders = _with_brought(extra, languages.values())
+    found = index([*_shipped("*", "*"), *_own(folders)], languages)
+    found += _with_epilogue(found, _products(folders), languages)
+    return [each.read() for each in _unique(found)]
 
 
 def catalog(
@@ -58,6 +62,9 @@ def catalog(
     operation: str = "gemm",
     extra: Iterable[str | os.PathLike[str]] = (),
     keep: Path | None = None,
+    *,
+    languages: Mapping[str, Language],
+    strict: bool = True,
 ) -> Families:
     """The families of one operation on one target, by name, each read when it is asked for.
 
@@ -66,35 +73,28 @@ def catalog(
         operation: what they compute.
         extra: as for `find_families`.
         keep: a folder where the digests of their files are kept for other processes.
+        languages: of the targets, by name; the target's at least.
+        strict: whether files of targets that `languages` lacks are refused, not passed over.
 
     Raises:
         FamilyError: as `find_families`; of the shipped families only these are looked at.
+        UnknownNameError: `languages` lacks the target.
     """
-    folders = _with_brought(extra, target)
+    folders = _with_brought(extra, [languages[target]])
     own = [*_own(folders)]
-    entries = entries_of([*_shipped(operation, target), *own], keep)
+    found = index([*_shipped(operation, target), *own], languages, keep, strict=strict)
     products = {} if operation in OPERATIONS else _products(folders, operation)
     if products:
-        factors = entries_of([*_shipped(GEMM.name, target), *own], keep)
-        entries += _with_epilogue(factors, products, keep)
+        files = [*_shipped(GEMM.name, target), *own]
+        factors = index(files, languages, keep, strict=strict)
+        found += _with_epilogue(factors, products, languages, keep)
     return Families(
         {
-            entry.name: entry
-            for entry in _unique(entries)
-            if (entry.target, entry.operation) == (target, operation)
+            each.entry.name: each
+            for each in _unique(found)
+            if (each.entry.target, each.entry.operation) == (target, operation)
         }
     )
-
-
-def load_families(
-    *, target: str, operation: str = "gemm", extra: Iterable[str | os.PathLike[str]] = ()
-) -> dict[str, KernelFamily]:
-    """The families of one operation on one target, by name.
-
-    Raises:
-        FamilyError: as `catalog`.
-    """
-    return dict(catalog(target, operation, extra))
 
 
 def operation_of(families: Mapping[str, KernelFamily], name: str) -> Operation:
@@ -122,6 +122,8 @@ def find_operation(
     name: str,
     folders: Iterable[str | os.PathLike[str]] = (),
     target: str | None = None,
+    *,
+    languages: Mapping[str, Language],
 ) -> Operation:
     """The operation called `name` that the families in `folders` are of.
 
@@ -130,6 +132,7 @@ def find_operation(
         folders: folders of families of the user's own, beside $AUTOTUNE_FAMILIES and what targets
             of other packages bring.
         target: a target that its families are for; None looks at those for any.
+        languages: of the targets there are, by name.
 
     Raises:
         UnknownNameError: there are no families of it, or they disagree about it.
@@ -137,12 +140,14 @@ def find_operation(
     """
     if name in OPERATIONS:
         return OPERATIONS[name]
-    folders = _with_brought(folders, target)
-    entries = _unique(entries_of([*_own(folders)]))
-    wanted = [e for e in entries if e.operation == name and target in (None, e.target)]
-    return _only(
-        {each.read().defined for each in wanted} | {*_products(folders, name).values()}, name
-    )
+    able = languages.values() if target is None else [languages[target]]
+    folders = _with_brought(folders, able)
+    defined = {
+        each.read().defined
+        for each in _unique(index([*_own(folders)], languages))
+        if each.entry.operation == name and target in (None, each.entry.target)
+    }
+    return _only(defined | {*_products(folders, name).values()}, name)
 
 
 def select_families(
@@ -202,11 +207,10 @@ def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:
 
 
 def _with_brought(
-    extra: Iterable[str | os.PathLike[str]], target: str | None = None
+    extra: Iterable[str | os.PathLike[str]], languages: Iterable[Language]
 ) -> list[str | os.PathLike[str]]:
-    """The folders that targets of other packages bring, one's or everybody's, and others."""
-    names = target_names() if target is None else (target,)
-    brought = (folder for each in names for folder in language_of(each).folders)
+    """The folders that targets of other packages bring, and others."""
+    brought = (folder for language in languages for folder in language.folders)
     return [*brought, *paths("extra_families", extra)]
 
 
@@ -223,11 +227,17 @@ def _products(
 
 
 def _with_epilogue(
-    entries: Iterable[FamilyEntry], products: Iterable[Path], keep: Path | None = None
-) -> list[FamilyEntry]:
+    found: Iterable[Indexed],
+    products: Iterable[Path],
+    languages: Mapping[str, Language],
+    keep: Path | None = None,
+) -> list[Indexed]:
     """Families of gemm as those of operations that they compute with an epilogue."""
-    able = [entry.file for entry in entries if entry.operation == GEMM.name and entry.epilogue]
-    return entries_of([replace(file, operation=path) for path in products for file in able], keep)
+    able = [
+        each.file for each in found if each.entry.operation == GEMM.name and each.entry.epilogue
+    ]
+    files = [replace(file, operation=path) for path in products for file in able]
+    return index(files, languages, keep)
 
 
 def _around(folder: Path) -> Iterator[Path]:
@@ -238,17 +248,18 @@ def _around(folder: Path) -> Iterator[Path]:
         yield from (folder / name).rglob("*")
 
 
-def _unique(entries: Iterable[FamilyEntry]) -> Iterator[FamilyEntry]:
+def _unique(found: Iterable[Indexed]) -> Iterator[Indexed]:
+    """The same, once it is sure that no two files define one family."""
     origins: dict[tuple[str, str, str], Path] = {}
-    for entry in entries:
-        path = entry.file.path
+    for each in found:
+        entry, path = each.entry, each.file.path
         first = origins.setdefault((entry.operation, entry.target, entry.name), path)
         if first != path:
             raise FamilyError(
                 f"{path}: there is a family {entry.name!r} for {entry.operation} on "
                 f"{entry.target} already, in {first}: rename one of them"
             )
-        yield entry
+        yield each
 
 
 def _family_files(folder: Path) -> list[Path]:

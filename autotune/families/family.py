@@ -1,12 +1,17 @@
-"""Kernel families: one template, one search space, and what they promise."""
+"""Kernel families: one template, one search space, and what they promise.
+
+Families lie below targets and know none of them by name. What templates are written in, each
+target says as a `Language`; languages are handed in where families are read, by target
+(`autotune.targets.registry.LANGUAGES`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration, Value
-from autotune.core.device import DeviceLimits
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
@@ -15,202 +20,90 @@ from autotune.operations.problem import GEMM, Problem, admits, element_sizes
 from autotune.space import Expression, Restriction, SearchSpace, TunableParameter, UndefinedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
+    from autotune.core.device import DeviceLimits
     from autotune.core.facts import Stamp
-
+    from autotune.families.epilogue_text import EpilogueText
+    from autotune.families.parts import Launch, Local, Preset, Work
+    from autotune.operations.epilogue import Epilogue
 
 LARGEST_SIZE = 2**31 - 2**16
 """Of a problem on a GPU: kernels count in 32 bits, up to a tile beyond the last element."""
 
-ONE = Expression.parse("1")
+
+def _no_names(
+    family: KernelFamily, constants: Mapping[str, Value], dtype: str, out_dtype: str
+) -> dict[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
-class AuxiliaryKernel:
-    """A further kernel of the same source, run with the main one's arguments.
-
-    It uses no dynamic shared memory.
+class Delegate:
+    """A target whose kernels multiply for programs of another one.
 
     Attributes:
-        kernel: its name in the source.
-        when: where this is false it is not run.
-        grid: thread blocks along x, y and z.
-        block: threads per block along x, y and z.
+        demands: restrictions on the device, texts with reasons.
+        threaded: whether its kernels use threads of the host.
     """
 
-    kernel: str
-    when: Expression
-    grid: tuple[Expression, ...]
-    block: tuple[Expression, ...]
+    demands: tuple[tuple[str, str], ...] = ()
+    threaded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class TensorMap:
-    """An operand that kernels are given, beside its address, as boxes which hardware copies (TMA).
+class Language:
+    """The language that the families of a target are written in.
 
     Attributes:
-        operand: its name.
-        box: rows and columns of a box, of the operand as it is stored; rows and bytes of a row
-            where the operand is written, whose elements may have one size or another.
-        transposed_box: the same where the layout says that it is stored transposed; None where
-            that makes no difference.
-        swizzle: bytes of the rows within which a box's pieces of 16 bytes are permuted in shared
-            memory; 0 leaves them in order.
-        rounded: what elements are rounded to on their way ("tf32"); empty for nothing.
-        when: where this is false kernels are not given it; it follows from what is compiled in.
+        limits: device limits that a family's expressions may use, by name.
+        check: refuses emitted text that is not such source; raises FamilyError.
+        names: names for templates, beside those that all have, for a family, what is compiled
+            in, and the element types of operands and result.
+        reserved: names that the source of an operation gives a meaning of its own.
+        suffix: of the files that sources are written to.
+        settings: of the compiler, as far as they are not its defaults and change its code: what
+            is compiled under them is kept apart.
+        lay_out: breaks long lines of emitted text, which the second argument, what the kernels
+            take, may be part of.
+        headers: whether sources may include headers in quotes, which become part of them.
+        kernels: names of the kernels of emitted text; None where a source has one only.
+        launched: whether families say how they are launched and what one block needs ([launch]).
+        block_restrictions: limits on what one block needs, for families that are launched; the
+            argument is the least number of blocks that must be resident at once, an expression.
+        runtime: whether kernels take parameters at the call (`runtime = true`).
+        mapped: whether kernels may take tensor maps, run in clusters, and use features of one
+            architecture alone.
+        featured: the name of an architecture ("sm_90") with the features that no other has
+            ("sm_90a").
+        own_operations: whether a family may compute an operation that its user defines.
+        epilogue: the text of an epilogue for operands of a dtype, for templates; None where
+            families compute no epilogues.
+        threaded: whether families may say how many threads of the host they use (`threads`).
+        local: targets that programs may leave a product to ([local]).
+        folders: folders of the target's own families, where they are not this project's.
     """
 
-    operand: str
-    box: tuple[Expression, ...]
-    transposed_box: tuple[Expression, ...] | None = None
-    swizzle: int = 0
-    rounded: str = ""
-    when: Expression = ONE
-
-    @property
-    def argument(self) -> str:
-        """What kernels call it."""
-        return f"{self.operand.lower()}_map"
-
-    def stored_box(self, *, transposed: bool) -> tuple[Expression, ...]:
-        """Rows and columns of a box where the operand is stored so."""
-        return self.transposed_box if transposed and self.transposed_box else self.box
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How a GPU kernel is launched; every division in it must be whole.
-
-    Attributes:
-        grid: thread blocks along x, y and z.
-        block: threads per block along x, y and z.
-        shared_bytes: dynamic shared memory of one block.
-        resident_blocks: the least number of blocks that must fit a multiprocessor at once.
-        workspace_bytes: device memory that the kernels are given as their last argument; None
-            means that they take no such argument.
-        before: kernels run before the main one, in this order.
-        after: kernels run after it.
-        zeroed_bytes: how much of the workspace, from its start on, is zero whenever a call
-            begins; kernels leave it zero.
-        cluster: thread blocks of a cluster along x, y and z, as the source itself says by
-            ``__cluster_dims__``.
-        tensor_maps: what kernels are given after all other arguments.
-        architecture_features: whether kernels are compiled for the device's very architecture,
-            "sm_90a", whose features no other one has.
-    """
-
-    grid: tuple[Expression, ...]
-    block: tuple[Expression, ...]
-    shared_bytes: Expression
-    resident_blocks: Expression
-    workspace_bytes: Expression | None
-    before: tuple[AuxiliaryKernel, ...]
-    after: tuple[AuxiliaryKernel, ...]
-    zeroed_bytes: Expression
-    cluster: tuple[Expression, ...] = (ONE, ONE, ONE)
-    tensor_maps: tuple[TensorMap, ...] = ()
-    architecture_features: bool = False
-
-    def maps(self, constants: Mapping[str, Value]) -> tuple[TensorMap, ...]:
-        """The tensor maps that kernels are given, by what is compiled in."""
-        return tuple(each for each in self.tensor_maps if each.when.holds(constants))
-
-    @property
-    def expressions(self) -> tuple[Expression, ...]:
-        """All of them, those of further kernels and of tensor maps too."""
-        further = [
-            part
-            for each in (*self.before, *self.after)
-            for part in (each.when, *each.grid, *each.block)
-        ]
-        further += [
-            part
-            for each in self.tensor_maps
-            for part in (each.when, *each.box, *(each.transposed_box or ()))
-        ]
-        workspace = () if self.workspace_bytes is None else (self.workspace_bytes,)
-        own = (self.shared_bytes, self.resident_blocks, *workspace, self.zeroed_bytes)
-        return (*self.grid, *self.block, *self.cluster, *own, *further)
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """How a program divides a product, for the model of its time (`autotune.model`).
-
-    Attributes:
-        tile: rows and columns of C and reduction steps of a unit of work: of a thread block on a
-            GPU, of a tile in registers on a CPU.
-        parts: that the reduction of a tile is divided into, each a unit of its own.
-        in_block: 1 where the last unit of a tile adds up its parts, 0 where a kernel of its own
-            adds up all.
-        copied: 1 where operands whose rows are no whole vectors are copied first.
-        share: least reduction steps of a unit where units are as many as the device holds at once
-            and divide all steps of all tiles evenly; 0 where every tile has units of its own.
-        rate: products in the time of one for each thread, over limits of the device: more than 1
-            for tensor cores.
-        warp: rows and columns of C for which a warp reads its operands once; None where every
-            thread reads those of its own.
-    """
-
-    tile: tuple[Expression, Expression, Expression]
-    parts: Expression
-    in_block: Expression
-    copied: Expression
-    share: Expression
-    rate: Expression
-    warp: tuple[Expression, Expression] | None = None
-
-    @property
-    def expressions(self) -> tuple[Expression, ...]:
-        """How it divides a product: tile, parts, in_block, copied and share."""
-        return (*self.tile, self.parts, self.in_block, self.copied, self.share)
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """What a rank, or a thread that drives a GPU, multiplies at a time.
-
-    Attributes:
-        m: rows of its A and C.
-        n: its reduction.
-        k: columns of its B and C.
-        on: the target whose kernel multiplies.
-        threads: that the kernel may use; None for a GPU's, which has none.
-    """
-
-    m: Expression
-    n: Expression
-    k: Expression
-    on: str
-    threads: Expression | None
-
-
-@dataclass(frozen=True, slots=True)
-class Preset:
-    """A configuration with a name: a known-good one, or a rung of a ladder.
-
-    Attributes:
-        name: what users call it.
-        summary: one line for listings.
-        configuration: a value for every parameter; it need not be valid for every problem.
-        stated: the parameters that it is about; the others have their declared defaults.
-    """
-
-    name: str
-    summary: str
-    configuration: Configuration
-    stated: frozenset[str]
-
-    def placed(self, space: SearchSpace) -> Configuration:
-        """The nearest valid configuration that is what the preset states; as declared if none."""
-        row = space.nearest(self.configuration)
-        if row is not None and all(
-            space[row][name] == self.configuration[name] for name in self.stated
-        ):
-            return space[row]
-        return self.configuration
+    limits: frozenset[str]
+    check: Callable[[KernelFamily, str], None]
+    names: Callable[[KernelFamily, Mapping[str, Value], str, str], dict[str, Any]] = _no_names
+    reserved: Callable[[Operation], frozenset[str]] = lambda operation: frozenset()
+    suffix: str = ".py"
+    settings: Callable[[], str] = str
+    lay_out: Callable[[str, str], str] | None = None
+    headers: bool = False
+    kernels: Callable[[str], tuple[str, ...]] | None = None
+    launched: bool = False
+    block_restrictions: Callable[[str], tuple[Restriction, ...]] = lambda resident_blocks: ()
+    runtime: bool = True
+    mapped: bool = False
+    featured: Callable[[str], str] = str
+    own_operations: bool = False
+    epilogue: Callable[[Epilogue, str], EpilogueText | None] | None = None
+    threaded: bool = False
+    local: Mapping[str, Delegate] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,6 +114,7 @@ class KernelFamily:
         name: what users call it; unique among the families of its operation and target.
         operation: what it computes ("gemm").
         target: the name of the target it runs on.
+        language: what its template is written in.
         template: the template's path relative to one of `template_folders`.
         accuracy: the accuracy class of its results.
         summary: one line for listings.
@@ -254,6 +148,7 @@ class KernelFamily:
     name: str
     operation: str
     target: str
+    language: Language
     template: str
     accuracy: str
     summary: str
@@ -360,13 +255,19 @@ class KernelFamily:
             self.derive(name, known, conformed)
         return known
 
-    def constants(self, configuration: Mapping[str, Value], dtype: str) -> dict[str, Value]:
-        """What follows from a configuration alone: parameters, `element_sizes`, and derived names.
+    def constants(
+        self,
+        configuration: Mapping[str, Value],
+        dtype: str,
+        limits: DeviceLimits | None = None,
+    ) -> dict[str, Value]:
+        """Parameters, `element_sizes`, a device's limits, and what is derived from those alone.
 
         Raises:
             SpaceError: a division in a derived name is not whole.
         """
         known: dict[str, Value] = {**configuration, **element_sizes(dtype)}
+        known |= {} if limits is None else limits.names()
         for name, expression in self.derived.items():
             if expression.names <= known.keys():
                 self.derive(name, known, configuration)
@@ -409,16 +310,30 @@ class KernelFamily:
         known = configuration
         if not self.threads.names <= known.keys():
             known = self.constants(self.conform(configuration), dtype)
+        where = f"family {self.name!r} has no threads for {configuration}"
+        return self.whole(self.threads, known, 1, where)
+
+    def whole(
+        self, expression: Expression, known: Mapping[str, Value], least: int, where: str
+    ) -> int:
+        """The value of an expression that must be a whole number.
+
+        Args:
+            expression: one of the family's.
+            known: the names that it uses.
+            least: the number must not be below it.
+            where: begins the message of an error.
+
+        Raises:
+            SpaceError: it has no value, or one that is not a whole number, or less.
+        """
         try:
-            value = self.threads.evaluate(known)
+            value = expression.evaluate(known)
         except UndefinedError as error:
+            raise SpaceError(f"{where}: {error}") from error
+        if value != int(value) or value < least:
             raise SpaceError(
-                f"family {self.name!r} has no threads for {configuration}: {error}"
-            ) from error
-        if value != int(value) or value < 1:
-            raise SpaceError(
-                f"threads of family {self.name!r} must be a whole number >= 1, "
-                f"{self.threads.text} is {value}"
+                f"{where}: {expression.text} must be a whole number >= {least}, is {value}"
             )
         return int(value)
 

@@ -1,24 +1,24 @@
-"""What is known of family files without reading them again: in the process, and on disk."""
+"""Index of family files: the digests that look-ups need, kept in the process and on disk."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 from autotune.core import session
 from autotune.core.errors import CacheError
 from autotune.core.facts import FILE, Facts, Stamp, stamps_of, unchanged
 from autotune.core.paths import check_trusted, private_folder
 from autotune.core.version import __version__
-from autotune.families.reading import read_family
+from autotune.families.reading import is_foreign, read_family
 from autotune.families.templating import Digested, remember
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Language
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +42,17 @@ class FamilyFile:
 
     @property
     def key(self) -> str:
-        """What is kept of the file on disk is kept under this."""
+        """Key of the file's facts on disk."""
         folders = [list(map(str, each)) for each in (self.templates, self.fragments)]
         about = str(self.path) if self.operation is None else f"{self.path} {self.operation}"
         return json.dumps(["family", __version__, about, folders, self.around])
 
-    def read(self) -> KernelFamily:
-        """The family.
-
-        Raises:
-            FamilyError: a file does not fit the format.
-        """
-        return read_family(self.path, self.templates, self.fragments, self.operation)
-
 
 @dataclass(frozen=True, slots=True)
 class FamilyEntry:
-    """What lookups need of a family; it holds while its files do not change.
+    """The part of a family that look-ups need; it holds while its files do not change.
 
     Attributes:
-        file: where it comes from.
         name: what users call it.
         operation: what it computes.
         target: what it runs on.
@@ -73,7 +64,6 @@ class FamilyEntry:
         template_files: the template and what it includes, as they were.
     """
 
-    file: FamilyFile
     name: str
     operation: str
     target: str
@@ -84,26 +74,58 @@ class FamilyEntry:
     files: tuple[Stamp, ...]
     template_files: tuple[Stamp, ...]
 
+    @classmethod
+    def of(cls, family: KernelFamily) -> FamilyEntry:
+        """The entry of a family that was read just now."""
+        same = {name: getattr(family, name) for name in _FIELDS if name != "files"}
+        return cls(**same, files=stamps_of(family.files))
+
+    @classmethod
+    def parse(cls, text: str | None) -> FamilyEntry | None:
+        """The entry that was kept as JSON; None where it is none."""
+        try:
+            kept: dict[str, Any] = json.loads(text or "")
+            for name in ("files", "template_files"):
+                stamps = kept[name]
+                kept[name] = tuple((str(path), int(at), int(size)) for path, at, size in stamps)
+            return cls(**kept)
+        except (ValueError, TypeError, KeyError):
+            return None
+
+    @property
+    def text(self) -> str:
+        """The entry as JSON."""
+        return json.dumps({name: getattr(self, name) for name in _FIELDS})
+
     @property
     def holds(self) -> bool:
         """Whether all files are as they were."""
         return unchanged(self.files) and unchanged(self.template_files)
 
-    def read(self) -> KernelFamily:
-        """The family, read once a process; its template is not digested again."""
-        key = self.file.path, self.file.operation
-        known = _FAMILIES.get(key)
-        if known is None or (known[0] is not self and known[0] != self):
-            digested = Digested(self.template_digest, self.template_files)
-            remember(self.template, self.file.templates, digested)
-            known = _FAMILIES[key] = self, self.file.read()
-        return known[1]
 
-
+_FIELDS = tuple(each.name for each in fields(FamilyEntry))
 _ENTRIES: dict[FamilyFile, FamilyEntry] = session.keep("entries of families", {}, lasting=True)
-_FAMILIES: dict[tuple[Path, Path | None], tuple[FamilyEntry, KernelFamily]] = session.keep(
+_FAMILIES: dict[FamilyFile, tuple[FamilyEntry, KernelFamily]] = session.keep(
     "families", {}, lasting=True
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """A family file with its entry."""
+
+    file: FamilyFile
+    entry: FamilyEntry
+    languages: Mapping[str, Language]
+
+    def read(self) -> KernelFamily:
+        """The family, read once a process; its template is not digested again."""
+        known = _FAMILIES.get(self.file)
+        if known is None or (known[0] is not self.entry and known[0] != self.entry):
+            digested = Digested(self.entry.template_digest, self.entry.template_files)
+            remember(self.entry.template, self.file.templates, digested)
+            known = _FAMILIES[self.file] = self.entry, _read(self.file, self.languages)
+        return known[1]
 
 
 class Families(Mapping[str, "KernelFamily"]):
@@ -113,29 +135,39 @@ class Families(Mapping[str, "KernelFamily"]):
         digests: the digest of each, by name.
     """
 
-    def __init__(self, entries: Mapping[str, FamilyEntry]) -> None:
-        self._entries = entries
-        self.digests: Mapping[str, str] = {name: each.digest for name, each in entries.items()}
+    def __init__(self, indexed: Mapping[str, Indexed]) -> None:
+        self._indexed = indexed
+        self.digests: Mapping[str, str] = {
+            name: each.entry.digest for name, each in indexed.items()
+        }
 
     def __getitem__(self, name: str) -> KernelFamily:
-        return self._entries[name].read()
+        return self._indexed[name].read()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._entries)
+        return iter(self._indexed)
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self._indexed)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._indexed
 
 
-def entries_of(files: Sequence[FamilyFile], folder: Path | None = None) -> list[FamilyEntry]:
-    """What is known of family files; those of which that no longer holds are read.
+def index(
+    files: Sequence[FamilyFile],
+    languages: Mapping[str, Language],
+    folder: Path | None = None,
+    *,
+    strict: bool = True,
+) -> list[Indexed]:
+    """The entries of family files; those that hold no more are read again.
 
     Args:
         files: which ones.
-        folder: where it is kept for other processes; None asks nobody.
+        languages: of the targets, by name.
+        folder: where entries are kept for other processes; None keeps none.
+        strict: whether files of targets that `languages` lacks are refused, not passed over.
 
     Raises:
         FamilyError: a file does not fit the format.
@@ -146,32 +178,24 @@ def entries_of(files: Sequence[FamilyFile], folder: Path | None = None) -> list[
     kept = {} if facts is None else facts.get(*(file.key for file in missing))
     fresh: dict[str, str] = {}
     for file in missing:
-        entry = _parse(file, kept.get(file.key))
+        entry = FamilyEntry.parse(kept.get(file.key))
         if entry is None or not entry.holds:
-            entry = _read(file)
-            fresh[file.key] = _text(entry)
+            if not strict and is_foreign(file.path, languages):
+                continue
+            family = _read(file, languages)
+            entry = FamilyEntry.of(family)
+            _FAMILIES[file] = entry, family
+            fresh[file.key] = entry.text
         known[file] = _ENTRIES[file] = entry
     if facts is not None and fresh:
         facts.put(fresh)
-    return [known[file] for file in files]
+    return [Indexed(file, known[file], languages) for file in files if file in known]
 
 
-def _read(file: FamilyFile) -> FamilyEntry:
-    family = file.read()
-    entry = FamilyEntry(
-        file=file,
-        name=family.name,
-        operation=family.operation,
-        target=family.target,
-        digest=family.digest,
-        template=family.template,
-        template_digest=family.template_digest,
-        epilogue=family.epilogue,
-        files=stamps_of(family.files),
-        template_files=family.template_files,
+def _read(file: FamilyFile, languages: Mapping[str, Language]) -> KernelFamily:
+    return read_family(
+        file.path, file.templates, file.fragments, file.operation, languages=languages
     )
-    _FAMILIES[file.path, file.operation] = entry, family
-    return entry
 
 
 def _trusted(folder: Path) -> Facts | None:
@@ -180,36 +204,3 @@ def _trusted(folder: Path) -> Facts | None:
     except (OSError, CacheError):  # whoever writes programs there is told
         return None
     return Facts(folder / FILE)
-
-
-def _text(entry: FamilyEntry) -> str:
-    return json.dumps({name: getattr(entry, name) for name in _KEPT})
-
-
-def _parse(file: FamilyFile, text: str | None) -> FamilyEntry | None:
-    if text is None:
-        return None
-    try:
-        kept = json.loads(text)
-        files, templates = (
-            tuple((str(path), int(changed), int(size)) for path, changed, size in kept[name])
-            for name in ("files", "template_files")
-        )
-        words = {name: str(kept[name]) for name in _WORDS}
-        epilogue = kept["epilogue"] is True
-    except (ValueError, TypeError, KeyError):
-        return None
-    return FamilyEntry(
-        file=file, **words, epilogue=epilogue, files=files, template_files=templates
-    )
-
-
-_WORDS = (
-    "name",
-    "operation",
-    "target",
-    "digest",
-    "template",
-    "template_digest",
-)
-_KEPT = (*_WORDS, "epilogue", "files", "template_files")

@@ -6,9 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import SpaceError
-from autotune.families.family import Local
-from autotune.families.gpu.bound import Bound
-from autotune.families.languages import language_of
+from autotune.families.parts import Local
 from autotune.space import Expression, Restriction
 from autotune.space.restriction import whole_divisions
 
@@ -18,8 +16,7 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Value
     from autotune.core.device import DeviceLimits
     from autotune.core.toml_table import Table
-    from autotune.families.family import KernelFamily
-    from autotune.families.languages import Language
+    from autotune.families.family import KernelFamily, Language
     from autotune.families.scope import Scope
     from autotune.operations.problem import Gemm
 
@@ -35,10 +32,9 @@ def read_local(top: Table, language: Language, scope: Scope) -> Local:
     table = top.table("local")
     on = table.choice("on", language.local)
     sizes = {name: table.text(name) for name in "mnk"}
-    if language_of(on).threaded:
-        given = "threads" in table
+    if language.local[on].threaded:
         default = "threads" if "threads" in scope else "1"
-        sizes["threads"] = table.text("threads") if given else default
+        sizes["threads"] = table.text("threads") if "threads" in table else default
     table.close()
     read = {
         name: scope.expression(table, name, text, exact_division=True)
@@ -51,7 +47,7 @@ def local_restrictions(
     local: Local, derived: Mapping[str, Expression], language: Language
 ) -> Iterator[Restriction]:
     """The device has what the kernel runs on, and divisions in [local] are whole."""
-    for text, reason in language.local[local.on]:
+    for text, reason in language.local[local.on].demands:
         yield Restriction(Expression.parse(text), reason)
     sizes = {f"local.{name}": getattr(local, name) for name in (*"mnk", "threads")}
     implied = {restriction.text for restriction in whole_divisions(derived)}
@@ -78,10 +74,11 @@ def local_problem(
     local = family.local
     if local is None:
         raise SpaceError(f"family {family.name!r} has no [local]: it is not for this target")
-    point = Bound(family, configuration, problem, limits).at(problem)
+    known = family.values(configuration, problem, limits)
+    where = f"family {family.name!r} has no local product for {problem.label}"
 
     def whole(expression: Expression) -> int:
-        return point.whole(expression, 1, "has no local product")
+        return family.whole(expression, known, 1, where)
 
     m, n, k = (1 << (whole(size) - 1).bit_length() for size in (local.m, local.n, local.k))
     threads = None if local.threads is None else whole(local.threads)

@@ -1,16 +1,18 @@
-"""What a set of families offers, and why none of them may serve a problem."""
+"""The offer of a set of families: dtypes, accuracies, the default, reasons for a refusal."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import DTYPES
+from autotune.core.paths import data_dir
 from autotune.core.suggestions import did_you_mean
 from autotune.operations.problem import ACCURACIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
 
@@ -80,3 +82,38 @@ def refusal(families: Mapping[str, KernelFamily], problem: Problem) -> str | Non
     more = len(listed) - _REASONS
     rest = f"; and {more} more" if more > 0 else ""
     return f"no family can serve {problem.label}: {'; '.join(listed[:_REASONS])}{rest}"
+
+
+def default_family(
+    families: Mapping[str, KernelFamily], problem: Problem, limits: DeviceLimits
+) -> str | None:
+    """The family whose default configuration serves a problem that nothing was tuned for.
+
+    That is one whose `default_for` holds: of the user's own the first, if any of those does, else
+    of those that came with the target the most special one, of the class that is asked for and for
+    the fewest types of operands.
+
+    Args:
+        families: by name; those that cannot serve do not count.
+        problem: what is to be computed.
+        limits: of the device.
+
+    Returns:
+        Its name; None where none says so.
+    """
+    known = {**problem.sizes, **limits.names()}
+    claiming = [
+        (name, family)
+        for name, family in families.items()
+        if family.default_for is not None
+        and family.default_for.holds(known)
+        and family.unsupported(problem) is None
+    ]
+    own = [name for name, family in claiming if not _came_with_target(family)]
+    claiming.sort(key=lambda one: (one[1].accuracy != problem.accuracy, len(one[1].dtypes)))
+    return next(iter([*own, *(name for name, _ in claiming)]), None)
+
+
+def _came_with_target(family: KernelFamily) -> bool:
+    folders = (data_dir("search_spaces"), *family.language.folders)
+    return any(family.path.is_relative_to(folder) for folder in folders)

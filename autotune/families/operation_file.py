@@ -6,10 +6,12 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from autotune.core import session
 from autotune.core.errors import ExpressionError, FamilyError, InputError
+from autotune.core.facts import Stamp, stamps_of
 from autotune.core.printable import shown
 from autotune.core.reading import read_regular
-from autotune.core.toml_table import LARGEST_FILE
+from autotune.core.toml_table import LARGEST_FILE, Table
 from autotune.operations.epilogue import epilogue_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
@@ -17,42 +19,37 @@ from autotune.operations.parts import Operand
 from autotune.operations.python_reference import PythonReference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from autotune.core.toml_table import Table
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 OPERATION_FILE = "operation.toml"
-"""What the file is called."""
+"""Name of the file."""
 
 _ROLES = ("in", "out")
 _MOST_CASES = 64
 _MOST_ARGUMENTS = 40
 _REFERENCE = re.compile(r"([A-Za-z_]\w*\.py):([A-Za-z_]\w*)", re.ASCII)
 
+_PRODUCTS: dict[Stamp, Operation | None] = session.keep("operation files", {}, lasting=True)
+"""Of files as they were: the operation where it is a product, else None."""
+
 
 def read_operation(top: Table) -> Operation:
     """The operation that a file defines.
 
-    Args:
-        top: the file.
-
     Raises:
-        FamilyError: it does not fit the format, or its parts do not fit together; the message
-            names the file, the key, and what was expected.
+        FamilyError: the file does not fit the format, or its parts do not fit together; the
+            message names the file, the key, and what was expected.
     """
-    name = top.name("operation")
-    sizes = _texts(top, "sizes")
-    result = _result(top)
-    scalars = top.table("scalars", {})
-    baselines = top.table("baseline", {})
+    scalars, baselines = top.table("scalars", {}), top.table("baseline", {})
     try:
         operation = Operation(
-            name=name,
-            sizes=sizes,
+            name=top.name("operation"),
+            sizes=_texts(top, "sizes"),
             operands=tuple(_operands(top.table("operands"))),
-            result=result,
+            result=_result(top),
             flops=top.text("flops"),
-            scalars=tuple((each, _number(scalars, each)) for each in scalars),
+            scalars=tuple((name, _number(scalars, name)) for name in scalars),
             summary=top.text("summary"),
             baselines=tuple((target, baselines.text(target)) for target in baselines),
             entry=_texts(top, "entry") if "entry" in top else (),
@@ -73,8 +70,34 @@ def read_operation(top: Table) -> Operation:
     return operation
 
 
+def product_files(folder: Path) -> Mapping[Path, Operation]:
+    """The operations of a folder that families of gemm compute with an epilogue, by file.
+
+    They lie in the folder itself, in folders in it, or anywhere below its ``search_spaces``.
+
+    Raises:
+        FamilyError: such a file does not fit the format.
+    """
+    tree = folder / "search_spaces"
+    if tree.is_dir():
+        files = sorted(tree.rglob(OPERATION_FILE))
+    else:
+        own = folder / OPERATION_FILE
+        files = [own] if own.is_file() else []
+        files += sorted(folder.glob(f"*/{OPERATION_FILE}"))
+    found = {}
+    for path in files:
+        (stamp,) = stamps_of([path])
+        if stamp not in _PRODUCTS:
+            top = Table.read(path)
+            _PRODUCTS[stamp] = read_operation(top) if "product" in top else None
+        if (operation := _PRODUCTS[stamp]) is not None:
+            found[path] = operation
+    return found
+
+
 def _result(top: Table) -> Formula | PythonReference:
-    """What the output becomes: a formula, or a function in a file beside this one.
+    """The value of the output: a formula, or a function in a file beside this one.
 
     The function is found by reading; nothing is executed before a kernel is verified.
     """
@@ -104,9 +127,8 @@ def _operands(table: Table) -> Iterator[Operand]:
 
 
 def _texts(table: Table, key: str, most: int = 16) -> tuple[str, ...]:
-    """A list of texts."""
     values = table.items(key)
-    if len(values) > most or not all(isinstance(each, str) for each in values):
+    if len(values) > most or not all(isinstance(value, str) for value in values):
         table.fail(key, f"must be a list of {most} texts at most, got {shown(values)}")
     return tuple(values)
 

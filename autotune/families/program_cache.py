@@ -30,7 +30,6 @@ from autotune.core.paths import (
 from autotune.core.reading import read_regular
 from autotune.core.version import __version__
 from autotune.families.compiled_files import LARGEST_PROGRAM, CompiledFiles
-from autotune.families.languages import language_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,8 +75,8 @@ class ProgramCache:
 
     def path(self, source: Source, family_name: str) -> Path:
         """Where a source is, or would be written."""
-        suffix = language_of(source.target).suffix
-        return self._place(source.target) / f"{family_name}_{source.digest[:16]}{suffix}"
+        place = self._place(source.target, source.settings)
+        return place / f"{family_name}_{source.digest[:16]}{source.suffix}"
 
     def binary(self, source: Source, family_name: str, variant: str) -> Path:
         """Where something that a compiler made of a source is, or would be kept.
@@ -110,7 +109,14 @@ class ProgramCache:
         self.keep(path, source.text.encode())
         return path
 
-    def written(self, name: str, target: str, key: object, render: Callable[[], Source]) -> Path:
+    def written(
+        self,
+        name: str,
+        target: str,
+        key: object,
+        render: Callable[[], Source],
+        settings: str = "",
+    ) -> Path:
         """The path of a source, which is rendered only if it was not before.
 
         Args:
@@ -118,23 +124,23 @@ class ProgramCache:
             target: what it is source for.
             key: all that the source depends on, beside the code of this package, as JSON.
             render: makes it.
+            settings: of the compiler, as `Language.settings`.
 
         Raises:
             CacheError: as `write`.
         """
-        fact, place = _fact(name, target, key), self._place(target)
+        fact, place = _fact(name, target, key), self._place(target, settings)
         path = self._known(fact, place)
         if path is None:
             path = _WRITTEN[place, fact] = self._rendered(fact, name, render)
         return path
 
-    def known(self, name: str, target: str, key: object) -> Path | None:
+    def known(self, name: str, target: str, key: object, settings: str = "") -> Path | None:
         """The path of a source that `written` has rendered before; None of one that it has not."""
-        return self._known(_fact(name, target, key), self._place(target))
+        return self._known(_fact(name, target, key), self._place(target, settings))
 
-    def _place(self, target: str) -> Path:
+    def _place(self, target: str, settings: str) -> Path:
         """The folder for a target's sources."""
-        settings = language_of(target).settings()
         digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
         return self.folder / (f"{target}-{digest}" if settings else target)
 

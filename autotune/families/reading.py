@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
 from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, USUAL_DTYPES
-from autotune.core.errors import ExpressionError, InputError, UnknownNameError
+from autotune.core.errors import ExpressionError, InputError
 from autotune.core.printable import shown
 from autotune.core.toml_table import Table
-from autotune.families.family import (
-    KernelFamily,
-    Launch,
-    Preset,
-    Work,
-)
+from autotune.families.family import KernelFamily
 from autotune.families.gpu.launch_table import extents, launch_restrictions, read_launch, size
-from autotune.families.languages import language_of, target_names
 from autotune.families.local import local_restrictions, read_local
 from autotune.families.operation_file import OPERATION_FILE, read_operation
+from autotune.families.parts import Launch, Preset, Work
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
@@ -43,11 +38,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.configuration import Value
-    from autotune.families.languages import Language
+    from autotune.families.family import Language
     from autotune.operations.operation import Operation
 
 _PATH = re.compile(r"(?=.{1,200}$)\w[\w.+-]*(/\w[\w.+-]*)*", re.ASCII)
 _DEFAULT_LAYOUTS = ("nn",)
+
+
+def is_foreign(path: Path, languages: Mapping[str, Language]) -> bool:
+    """Whether a file is the family of a target that `languages` lacks."""
+    target = Table.read(path).value("target")
+    return isinstance(target, str) and target not in languages
 
 
 def read_family(
@@ -55,6 +56,8 @@ def read_family(
     template_folders: tuple[Path, ...],
     fragment_folders: tuple[Path, ...] = (),
     operation_file: Path | None = None,
+    *,
+    languages: Mapping[str, Language],
 ) -> KernelFamily:
     """Read one family.
 
@@ -64,40 +67,31 @@ def read_family(
         fragment_folders: where the fragments it includes are looked up, first match wins.
         operation_file: of an operation whose product it computes, with an epilogue; None reads
             it as the family of its own operation.
+        languages: of the targets there are, by name.
 
     Raises:
         FamilyError: the file cannot be read or does not fit the format; the message names the
             file, the key, and what was expected.
     """
     top = Table.read(path)
-    target, language = _target(top)
-    operation = top.name("operation")
-    if operation not in OPERATIONS and not language.own_operations:
-        able = [each for each in target_names() if language_of(each).own_operations]
-        top.fail(
-            "operation",
-            f"must be {' or '.join(OPERATIONS)} on {target}: others are for {', '.join(able)}, "
-            f"got {shown(operation)}",
-        )
-    offered = _offered(top, operation, language)
+    top.text("target")
+    target = top.choice("target", languages)
+    language = languages[target]
+    operation = _operation_name(top, target, languages)
+    epilogue = _computes_epilogues(top, operation, languages, language)
+    # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
+    parts = (top, *_fragments(top, fragment_folders))
     if operation_file is None:
         defined, definition = _defined(top, operation)
     else:
         definition = [Table.read(operation_file)]
         defined = read_operation(definition[0])
-    fragments = tuple(_fragments(top, fragment_folders))
-    # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
-    parts = (top, *fragments)
-    if operation_file is not None:
-        _check_apart(definition[0], defined, parts, target)
-    tuned = read_tuned(parts, defined, target)
-    scope, launch, restrictions = tuned.scope, tuned.launch, tuned.restrictions
-    parameters, derived = tuned.parameters, tuned.derived
-    local = None
+        _check_apart(definition[0], defined, parts, target, language)
+    tuned = read_tuned(parts, defined, target, language)
+    local, restrictions = None, tuned.restrictions
     if language.local:
-        local = read_local(top, language, scope)
-        restrictions = (*restrictions, *local_restrictions(local, derived, language))
-    work = _work(top.table("work"), scope, language) if "work" in top else None
+        local = read_local(top, language, tuned.scope)
+        restrictions += tuple(local_restrictions(local, tuned.derived, language))
     template = top.text("template")
     if not _PATH.fullmatch(template) or not template_exists(template, template_folders):
         top.fail(
@@ -105,39 +99,37 @@ def read_family(
             f"must be a file in {' or '.join(map(str, template_folders))}, got {shown(template)}",
         )
     templates = template_digest(template, template_folders)
+    sources = [part.source for part in (*parts, *definition)]
+    if isinstance(defined.result, PythonReference):
+        sources.append(defined.result.text)
     family = KernelFamily(
         name=top.name("family"),
         operation=defined.name,
         target=target,
+        language=language,
         template=template,
         accuracy=top.choice("accuracy", ACCURACIES),
         summary=top.text("summary"),
         dtypes=top.choices("dtypes", DTYPES, USUAL_DTYPES),
         out_dtypes=top.choices("out_dtypes", DTYPES, ()) if "out_dtypes" in top else (),
         layouts=top.choices("layouts", LAYOUTS, _DEFAULT_LAYOUTS),
-        parameters=parameters,
-        derived=derived,
+        parameters=tuned.parameters,
+        derived=tuned.derived,
         restrictions=restrictions,
-        launch=launch,
+        launch=tuned.launch,
         path=path,
         template_folders=template_folders,
         template_digest=templates.digest,
-        digest=_digest(
-            top,
-            templates.digest,
-            *(fragment.source for fragment in fragments),
-            *(each.source for each in definition),
-            *([defined.result.text] if isinstance(defined.result, PythonReference) else []),
-        ),
+        digest=_digest(sources[0], templates.digest, *sources[1:]),
         files=tuple(part.path for part in (*parts, *definition)),
         template_files=templates.stamps,
-        presets=dict(_presets(top.table("presets", {}), parameters)),
+        presets=dict(_presets(top.table("presets", {}), tuned.parameters)),
         defined=defined,
         local=local,
-        threads=_threads(top, parameters, derived) if language.threaded else None,
-        work=work,
+        threads=_threads(top, tuned) if language.threaded else None,
+        work=_work(top.table("work"), tuned.scope, language) if "work" in top else None,
         any_sizes=language.launched and top.flag("any_sizes"),
-        epilogue=offered,
+        epilogue=epilogue,
         default_for=_default_for(top, defined, language),
     )
     for part in parts:
@@ -147,7 +139,7 @@ def read_family(
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a family says of its space and its launch.
+    """The space and the launch of a family.
 
     Attributes:
         parameters: in the order of the file.
@@ -164,52 +156,61 @@ class Tuned:
     scope: Scope
 
 
-def read_tuned(parts: tuple[Table, ...], defined: Operation, target: str) -> Tuned:
+def read_tuned(
+    parts: tuple[Table, ...], defined: Operation, target: str, language: Language
+) -> Tuned:
     """Read the parameters, derived names, restrictions and launch of a family.
 
     Args:
         parts: its file, and the fragments that it includes.
         defined: what it computes.
         target: where it runs.
+        language: of the target.
 
     Raises:
         InputError: something does not fit; the message names file and key.
     """
-    top, language = parts[0], language_of(target)
+    top = parts[0]
     scope = Scope(
         frozenset({*defined.sizes, *element_sizes(DEFAULT_DTYPE)}) | language.limits,
-        reserved_names(defined, target),
+        reserved_names(defined, language),
     )
     parameters = tuple(each for part in parts for each in _parameters(part, scope))
     derived = {name: text for part in parts for name, text in _derived(part, scope)}
     restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
-    launch = None
     for parameter in parameters:
         if parameter.runtime and not language.runtime:
             key = f"parameters.{parameter.name}.runtime"
             top.fail(key, f"must be false: {target} kernels take no parameters at the call")
+    launch = None
     if language.launched:
-        fixed = Scope(_fixed_names(parameters, derived), frozenset())
+        compiled = (each.name for each in parameters if not each.runtime)
+        fixed = Scope(_following(compiled, derived), frozenset())
         launch = read_launch(top.table("launch"), scope, fixed, defined, language)
-        restrictions = (*launch_restrictions(launch, derived, top, scope), *restrictions)
+        limits = launch_restrictions(launch, derived, top, scope, language)
+        restrictions = (*limits, *restrictions)
     return Tuned(parameters, derived, restrictions, launch, scope)
 
 
-def _target(top: Table) -> tuple[str, Language]:
-    """The target of a file, and what its families are written in."""
-    target = top.text("target")
-    try:
-        return target, language_of(target)
-    except UnknownNameError:
-        top.choice("target", target_names())  # says which there are
-        raise
+def _operation_name(top: Table, target: str, languages: Mapping[str, Language]) -> str:
+    operation = top.name("operation")
+    if operation not in OPERATIONS and not languages[target].own_operations:
+        able = [name for name, language in languages.items() if language.own_operations]
+        top.fail(
+            "operation",
+            f"must be {' or '.join(OPERATIONS)} on {target}: others are for {', '.join(able)}, "
+            f"got {shown(operation)}",
+        )
+    return operation
 
 
-def _offered(top: Table, operation: str, language: Language) -> bool:
+def _computes_epilogues(
+    top: Table, operation: str, languages: Mapping[str, Language], language: Language
+) -> bool:
     """Whether a family computes operations too that are gemm with an epilogue."""
     offered = top.flag("epilogue")
     if offered and (operation not in OPERATIONS or language.epilogue is None):
-        able = [each for each in target_names() if language_of(each).epilogue is not None]
+        able = [name for name, each in languages.items() if each.epilogue is not None]
         top.fail(
             "epilogue", f"must be false, but for families of gemm on {' or '.join(able)}, got true"
         )
@@ -217,7 +218,11 @@ def _offered(top: Table, operation: str, language: Language) -> bool:
 
 
 def _check_apart(
-    definition: Table, defined: Operation, parts: Iterable[Table], target: str
+    definition: Table,
+    defined: Operation,
+    parts: Iterable[Table],
+    target: str,
+    language: Language,
 ) -> None:
     """Refuse an operation that is called as a family calls a parameter or a derived name.
 
@@ -231,7 +236,7 @@ def _check_apart(
         if key in part
         for name in part.table(key)
     }
-    for name in (defined.name, *sorted(language_of(target).reserved(defined))):
+    for name in (defined.name, *sorted(language.reserved(defined))):
         if name in taken:
             definition.fail(
                 "operation" if name == defined.name else "operands",
@@ -304,8 +309,8 @@ def _find(top: Table, key: str, name: Any, folders: tuple[Path, ...]) -> Path:
     return found
 
 
-def _digest(top: Table, *parts: str) -> str:
-    return hashlib.sha256("\0".join((top.source, *parts)).encode()).hexdigest()[:16]
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
 def _parameters(part: Table, scope: Scope) -> Iterator[TunableParameter]:
@@ -417,13 +422,6 @@ def _work(table: Table, scope: Scope, language: Language) -> Work:
     return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp)
 
 
-def _fixed_names(
-    parameters: tuple[TunableParameter, ...], derived: Mapping[str, Expression]
-) -> frozenset[str]:
-    """Parameters that are compiled in, and what follows from them and the element types."""
-    return _following((each.name for each in parameters if not each.runtime), derived)
-
-
 def _following(parameters: Iterable[str], derived: Mapping[str, Expression]) -> frozenset[str]:
     """Names of parameters, and what follows from them and the element types alone."""
     known = {*parameters, *element_sizes(DEFAULT_DTYPE)}
@@ -433,11 +431,9 @@ def _following(parameters: Iterable[str], derived: Mapping[str, Expression]) -> 
     return frozenset(known)
 
 
-def _threads(
-    top: Table, parameters: tuple[TunableParameter, ...], derived: Mapping[str, Expression]
-) -> Expression | None:
-    """What a CPU kernel's threads are: as the file says, or its parameter of that name."""
-    known = _following((each.name for each in parameters), derived)
+def _threads(top: Table, tuned: Tuned) -> Expression | None:
+    """The threads of a CPU kernel: as the file says, or its parameter of that name."""
+    known = _following((each.name for each in tuned.parameters), tuned.derived)
     if "threads" not in top:
         return Expression.parse("threads") if "threads" in known else None
     return size(top, "threads", Scope(known, frozenset()))

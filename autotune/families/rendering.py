@@ -15,14 +15,13 @@ from autotune.core.printable import shown
 from autotune.families.banner import banner
 from autotune.families.gpu.launched import check_constant_launches
 from autotune.families.headers import with_headers
-from autotune.families.languages import language_of
 from autotune.families.templating import expand, header_folders
 from autotune.operations.epilogue import epilogue_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Language
     from autotune.operations.operation import Operation
 
 WORD = re.compile(r"(?=.{1,64}$)[A-Za-z]\w*(-\w+)*", re.ASCII)
@@ -49,13 +48,25 @@ class Source:
         text: the source.
         entry: name of the function to call.
         runtime_parameters: parameters passed at the call, after the operands, in this order.
-        target: what it is source for.
+        target: the target that it is source for.
+        suffix: of files that it is written to.
+        settings: of the compiler, as `Language.settings`.
     """
 
     text: str
     entry: str
     runtime_parameters: tuple[str, ...]
     target: str
+    suffix: str = ".py"
+    settings: str = ""
+
+    @classmethod
+    def of(cls, family: KernelFamily, text: str) -> Source:
+        """The source that was emitted for a family."""
+        language, runtime = family.language, family.runtime_parameters
+        return cls(
+            text, family.operation, runtime, family.target, language.suffix, language.settings()
+        )
 
     @property
     def digest(self) -> str:
@@ -97,7 +108,7 @@ def render(
     compiled = Configuration(
         {name: v for name, v in family.conform(configuration).items() if name not in runtime}
     )
-    language = language_of(family.target)
+    language = family.language
     constants = _checked(family, family.constants(compiled, dtype))
     types = dtype if result == dtype else f"{dtype} to {result}"
     opening = banner(family, compiled, constants, types, layout)
@@ -119,12 +130,12 @@ def render(
     language.check(family, text)
     if language.kernels is not None:
         check_constant_launches(family, language.kernels(text), constants)
-    return Source(text, family.operation, runtime, family.target)
+    return Source.of(family, text)
 
 
-def reserved_names(operation: Operation, target: str) -> frozenset[str]:
+def reserved_names(operation: Operation, language: Language) -> frozenset[str]:
     """Names that emitted source or its template gives a meaning: no parameter may have them."""
-    return frozenset({*_RESERVED, operation.name}) | language_of(target).reserved(operation)
+    return frozenset({*_RESERVED, operation.name}) | language.reserved(operation)
 
 
 def _declared(field: str, value: str, declared: tuple[str, ...], family: KernelFamily) -> None:
@@ -156,7 +167,7 @@ def _checked(family: KernelFamily, known: dict[str, Value]) -> dict[str, Value]:
 
 def _epilogue(family: KernelFamily, dtype: str) -> dict[str, object]:
     """What is emitted under which name, and what follows the product that it computes."""
-    following, language = epilogue_of(family.defined), language_of(family.target)
+    following, language = epilogue_of(family.defined), family.language
     given = None
     if following is not None and language.epilogue is not None:
         given = language.epilogue(following, dtype)

@@ -10,7 +10,6 @@ import numpy as np
 from autotune.core.configuration import Configuration
 from autotune.core.errors import SpaceError
 from autotune.core.limits import GpuLimits
-from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 from autotune.model.terms import UNIT, Chip, Unit
 from autotune.operations.problem import Gemm
@@ -59,10 +58,9 @@ class Units:
         self._family = family
         self._work = family.work
         self._limits = limits
-        bound = Bound(family, configuration, Gemm(1, 1, 1, dtype=dtype), limits)
-        self._configuration = bound.configuration
+        self._configuration = family.conform(configuration)
         self._free = _choices(family)
-        self._known = bound.constants
+        self._known = family.constants(self._configuration, dtype, limits)
         lowest = {name: np.array(values[:1]) for name, values in self._free.items()}
         self._base = self._columns(lowest, 1)[0, :3]
 

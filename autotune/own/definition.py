@@ -16,6 +16,7 @@ from autotune.operations.operation import Operation
 from autotune.operations.python_reference import PythonReference
 from autotune.own.taking import reference_module
 from autotune.own.toml_text import Entry, toml_lines, toml_table
+from autotune.targets.registry import LANGUAGES
 
 REFERENCE_FILE = "reference.py"
 
@@ -102,7 +103,7 @@ class Definition:
         text = self._family("template")
         told = Table(Path(), text, "", tomllib.loads(text), InputError)
         try:
-            read_tuned((told,), self.operation, self.target)
+            read_tuned((told,), self.operation, self.target, LANGUAGES[self.target])
         except InputError as error:
             message = str(error).removeprefix(f"{Path()}: ").removeprefix("launch.")
             for key, given in (("threads", "block"), ("shared_bytes", "shared_bytes")):

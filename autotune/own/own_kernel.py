@@ -18,7 +18,6 @@ from autotune.core.dtypes import dtype_name
 from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
 from autotune.core.file_lock import alone
 from autotune.core.interrupt import Interrupt
-from autotune.families.catalog import catalog, find_operation
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.rendering import render
 from autotune.operations.operation import Operation
@@ -27,6 +26,7 @@ from autotune.own.folder import write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.runtime.loading import load
 from autotune.runtime.routes import tell, way_of
+from autotune.targets.families import catalog, find_operation
 
 if TYPE_CHECKING:
     from autotune.own.definition import Definition

@@ -14,7 +14,6 @@ from autotune.core.errors import AutotuneError, InputError, UnknownNameError
 from autotune.core.paths import CacheLocations
 from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
-from autotune.families.catalog import find_operation
 from autotune.reporting.study import Study, Trial
 from autotune.reporting.trials import (
     trial_of_measurement,
@@ -26,6 +25,7 @@ from autotune.research import open_recording
 from autotune.research.objective import SECONDS
 from autotune.search.reading import read_study, study_names
 from autotune.store import TuningCache
+from autotune.targets.families import find_operation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

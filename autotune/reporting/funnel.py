@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import AutotuneError
 from autotune.core.measurement import Outcome
-from autotune.families.catalog import load_families
 from autotune.reporting.study import FAILED, UNFINISHED
 from autotune.space import SpaceUnion
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

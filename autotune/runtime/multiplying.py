@@ -15,7 +15,6 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, OperandError, OperandTypeError
 from autotune.core.forking import LOADING
 from autotune.core.session import Remembered
-from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import load
@@ -29,6 +28,7 @@ from autotune.runtime.products import (
 from autotune.runtime.routes import tell
 from autotune.runtime.serving import new_turns, turns_of
 from autotune.serving.kernel import Kernel
+from autotune.targets.families import catalog
 from autotune.targets.registry import HOMES, home_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from autotune.arrays.shapes import products_of
 from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.core.session import Remembered
-from autotune.families.catalog import catalog
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
 from autotune.runtime import usage
@@ -26,6 +25,7 @@ from autotune.runtime.routes import tell, way_of
 from autotune.runtime.turns import MARGIN, Turns, are_wanted, is_faster
 from autotune.serving.loading import contenders
 from autotune.store import MatchQuality
+from autotune.targets.families import catalog
 from autotune.targets.registry import HOMES, make_target
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from autotune.core.errors import InputError
 from autotune.core.reading import read_regular
 from autotune.core.suggestions import must_be
 from autotune.core.writing import check_lines
-from autotune.families.catalog import find_operation
 from autotune.operations.operation import Operation
 from autotune.operations.problem import MatrixOperation, Problem
 from autotune.store import strict_json
+from autotune.targets.families import find_operation
 
 LARGEST_LIST = 1 << 26
 """Bytes that a list may have."""

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, NotTunedError, UnknownNameError
 from autotune.core.limits import GpuLimits
-from autotune.families.defaults import default_family
 from autotune.families.gpu.launch import Binary
-from autotune.families.offers import refusal
+from autotune.families.offers import default_family, refusal
 from autotune.serving.invocation import Invocation, not_tuned
 from autotune.serving.resident import Resident, resident
 from autotune.serving.target import Target

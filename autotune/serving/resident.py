@@ -133,7 +133,11 @@ class Resident:
     def _catalog(self) -> Families:
         # Digests are kept with the programs, where this process may write.
         keep = self.programs.folder / self._target.name
-        return catalog(self._target.name, self._operation.name, self._extra, keep=keep)
+        name = self._target.name
+        languages = {name: self._target.language()}
+        return catalog(
+            name, self._operation.name, self._extra, keep, languages=languages, strict=False
+        )
 
 
 _RESIDENT: dict[Hashable, Resident] = session.keep("look-ups", {})

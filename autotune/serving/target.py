@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from autotune.core.configuration import Candidate, Configuration
     from autotune.core.device import Device, DeviceFingerprint
     from autotune.exporting.exportable import Exportable, Exported
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Language
     from autotune.families.gpu.launch import Binary
-    from autotune.families.languages import Language
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
     from autotune.measuring.evaluator import Effort, Evaluator

@@ -8,7 +8,7 @@ import numpy as np
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import SpaceError
-from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.planning import planner_of
 from autotune.model import program_of
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _valid(
     family: KernelFamily, configuration: Configuration, problem: Problem, device: Device
 ) -> bool:
     try:
-        return Bound(family, configuration, problem, device.limits).at(problem).valid
+        return planner_of(family, configuration, problem.dtype, device.limits).valid(problem)
     except SpaceError:
         return False
 

@@ -15,7 +15,6 @@ from autotune.core.errors import CacheError, InputError, TuningFailedError, Work
 from autotune.core.interrupt import Interrupt
 from autotune.core.pace import Pace
 from autotune.core.paths import CacheLocations, private_folder
-from autotune.families.catalog import load_families, select_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.effort import Effort
 from autotune.runtime.asking import check_place
@@ -31,6 +30,7 @@ from autotune.surveying.preset_schedule import (
     second_visits,
     survey_s,
 )
+from autotune.targets.families import load_families, select_families
 from autotune.targets.registry import make_target
 from autotune.tuning.budget import Budget
 from autotune.tuning.context import DeviceContext, TuningContext

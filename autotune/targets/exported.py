@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import UnknownNameError
 from autotune.exporting.exportable import Exportable, Program
-from autotune.families.catalog import load_families
 from autotune.families.gpu.launch import Binary, kernel_layout
 from autotune.families.rendering import render
 from autotune.store import record_sources
+from autotune.targets.families import load_families
 from autotune.targets.registry import target_class
 
 if TYPE_CHECKING:

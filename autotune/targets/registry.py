@@ -13,18 +13,17 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.core import session
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.suggestions import must_be
-from autotune.families import languages
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from autotune.families.languages import Language
+    from autotune.families.family import Language
     from autotune.serving.target import Option, Target
 
 _log = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def _installed() -> Mapping[str, EntryPoint]:
 
 def rescan() -> None:
     """Look again for other packages' targets, as after one was installed."""
-    for cached in (_installed, target_class, _language):
+    for cached in (_installed, target_class, language_of):
         cached.cache_clear()
 
 
@@ -187,19 +186,36 @@ def _misplaced(option: str, value: Any, target: str, dashes: str) -> InputError:
     )
 
 
-class _Speakers:
-    """Tells families of targets."""
-
-    def names(self) -> Sequence[str]:
-        return tuple(each.name for each in target_classes())
-
-    def language(self, target: str) -> Language:
-        return _language(target)
-
-
 @session.cached()
-def _language(target: str) -> Language:
+def language_of(target: str) -> Language:
+    """The language that the families of a target are written in.
+
+    Raises:
+        UnknownNameError: there is no such target; the message lists those there are.
+    """
     return target_class(target).language()
 
 
-languages.ask(_Speakers())
+class _Languages(Mapping[str, "Language"]):
+    """Languages by target, best target first; an unknown name raises as `target_class` does."""
+
+    def __getitem__(self, target: str) -> Language:
+        return language_of(target)
+
+    def __iter__(self) -> Iterator[str]:
+        return (each.name for each in target_classes())
+
+    def __len__(self) -> int:
+        return len(target_classes())
+
+    def __contains__(self, target: object) -> bool:
+        return target in target_names() and any(target == each for each in self)
+
+
+LANGUAGES: Mapping[str, Language] = _Languages()
+"""Languages of all targets, for reading families."""
+
+
+def launched_targets() -> Sequence[str]:
+    """Targets whose families say how they are launched."""
+    return [name for name, language in LANGUAGES.items() if language.launched]

@@ -13,7 +13,6 @@ from autotune.core.errors import InputError
 from autotune.core.objective import TIME, Objective
 from autotune.core.paths import CacheLocations
 from autotune.core.version import __version__
-from autotune.families.catalog import load_families, select_families
 from autotune.families.offers import refusal
 from autotune.families.program_cache import ProgramCache
 from autotune.runtime.asking import check_asked
@@ -22,6 +21,7 @@ from autotune.serving.predicting import Predictor, predictor_of
 from autotune.serving.target import Target, Work
 from autotune.space import SpaceUnion
 from autotune.store import TuningCache, record_sources
+from autotune.targets.families import load_families, select_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

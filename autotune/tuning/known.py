@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import NotTunedError, SpaceError
-from autotune.families.defaults import default_family
+from autotune.families.offers import default_family
 from autotune.search.model import EstimatedPrior, MeasuredPrior
 from autotune.serving import lookup
 from autotune.store import neighbours, problem_sizes, size_distance

@@ -12,13 +12,13 @@ import pytest
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import GpuLimits
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.launch import architecture_of
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import Compiled, compile_cuda, supported_architectures
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 pytestmark = pytest.mark.slow
 

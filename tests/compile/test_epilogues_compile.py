@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from epilogue_families import write_families, write_operations
 
-from autotune.families.catalog import catalog
 from autotune.families.gpu.launch import architecture_of, kernel_layout
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import compile_cuda
+from autotune.targets.families import catalog
 
 pytestmark = pytest.mark.slow
 

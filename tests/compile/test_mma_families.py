@@ -6,13 +6,13 @@ import struct
 
 import pytest
 
-from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.gpu.compiling import SPILL_LIMIT
 from autotune.gpu.nvidia.cubin import _sections
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 pytestmark = pytest.mark.slow
 

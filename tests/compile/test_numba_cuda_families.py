@@ -9,14 +9,13 @@ import pytest
 
 pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
 
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import plan_launch
+from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
 from autotune.gpu.compiling import SPILL_LIMIT, compile_source
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +41,7 @@ def test_valid_configurations_compile_and_need_what_was_predicted(
             where = f"{configuration} {problem.label}"
             source = render(family, configuration, dtype=dtype)
             binary = compile_source(source, family.name, limits.architecture)
-            (step,) = plan_launch(Bound(family, configuration, problem, limits).at(problem)).steps
+            (step,) = Planner(family, configuration, problem.dtype, limits).plan(problem).steps
             names = family.values(configuration, problem, limits)
             kernel = binary.kernels[step.kernel]
             assert kernel.shared_bytes + step.shared_bytes == names["shared_bytes"], where

@@ -10,13 +10,13 @@ import pytest
 from epilogue_families import write_operations
 
 from autotune.core.configuration import Configuration
-from autotune.families.catalog import catalog, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.cubin import _sections
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import Compiled, compile_cuda
 from autotune.operations.problem import Gemm
+from autotune.targets.families import catalog, load_families
 
 pytestmark = pytest.mark.slow
 

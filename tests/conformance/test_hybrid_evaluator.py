@@ -17,11 +17,11 @@ from autotune.distributed.hybrid.products import LocalKernel
 from autotune.distributed.hybrid.rig import HybridRig, Setup
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.problem import Gemm
+from autotune.targets.families import read_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

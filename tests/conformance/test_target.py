@@ -26,8 +26,7 @@ from autotune.core.measurement import Outcome
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.mpi.target import MpiTarget
-from autotune.families.catalog import load_families
-from autotune.families.defaults import default_family
+from autotune.families.offers import default_family
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.target import CudaTarget, NumbaCudaTarget
@@ -35,6 +34,7 @@ from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality
 from autotune.targets import Kernel, Target, Work, make_target, target_class, target_names
+from autotune.targets.families import load_families
 from autotune.targets.registry import rescan
 
 if TYPE_CHECKING:

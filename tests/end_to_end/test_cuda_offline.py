@@ -12,9 +12,9 @@ import pytest
 from autotune import Gemm
 from autotune.cli import main
 from autotune.core.errors import MissingDependencyError
-from autotune.families.catalog import load_families
 from autotune.gpu.nvidia import nvrtc
 from autotune.gpu.nvidia.known_gpus import find_gpu, known_gpus
+from autotune.targets.families import load_families
 
 FAMILIES = {
     **dict.fromkeys(("block", "naive", "outer", "pipelined", "skinny"), "float32"),

@@ -20,11 +20,11 @@ import autotune
 from autotune.core.errors import TuningFailedError
 from autotune.core.interrupt import SIGNALS
 from autotune.cpu.kernel import load_kernel
-from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 from autotune.store import TuningCache
+from autotune.targets.families import catalog
 
 pytestmark = pytest.mark.slow
 

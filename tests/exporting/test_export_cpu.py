@@ -21,11 +21,11 @@ from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
 from autotune.exporting.expected import ROW, drawn
-from autotune.families.catalog import find_operation, load_families
 from autotune.operations.parts import Array
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache
 from autotune.targets.exported import exportable
+from autotune.targets.families import find_operation, load_families
 from autotune.targets.registry import make_target, target_class
 
 if TYPE_CHECKING:

@@ -23,10 +23,10 @@ from autotune.cli.records import shipped
 from autotune.core.configuration import Candidate
 from autotune.core.device import DeviceFingerprint
 from autotune.core.paths import CacheLocations
-from autotune.families.catalog import find_operation, load_families
 from autotune.families.gpu.launch import LaunchPlan, LaunchStep, MappedOperand
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord, TuningCache
+from autotune.targets.families import find_operation, load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

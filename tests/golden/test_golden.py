@@ -15,7 +15,7 @@ import pytest
 from epilogue_families import GATED, write_operations
 
 from autotune.core.configuration import Value
-from autotune.families.catalog import load_families
+from autotune.targets.families import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 

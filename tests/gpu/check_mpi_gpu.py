@@ -18,9 +18,9 @@ from autotune.core.limits import MpiLimits
 from autotune.distributed.mpi.gpu.gpus import take_gpu
 from autotune.distributed.mpi.load import tuned_product
 from autotune.distributed.mpi.ranks.ranks import describe
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
+from autotune.targets.families import load_families
 
 comm = MPI.COMM_WORLD
 root = comm.rank == 0

@@ -14,11 +14,9 @@ from test_evaluator import EvaluatorConformance
 from autotune.core.configuration import Candidate
 from autotune.core.errors import LaunchError
 from autotune.core.measurement import Outcome
-from autotune.families.catalog import load_families
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import architecture_of, kernel_layout, plan_launch
+from autotune.families.gpu.launch import architecture_of, kernel_layout
+from autotune.families.gpu.planning import Planner
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.families.rendering import render
 from autotune.gpu.compiling import CompileRequest, compile_kept
 from autotune.gpu.driver import activated, driver
@@ -29,6 +27,7 @@ from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families, read_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -209,7 +208,7 @@ def make_program(
         reply = compile_kept(programs, CompileRequest(source, "test", architecture))
         assert isinstance(reply, Compiled), reply
         compiled.append(reply.cubin)
-    plan = plan_launch(Bound(family, candidate.configuration, problem, gpu.limits).at(problem))
+    plan = Planner(family, candidate.configuration, problem.dtype, gpu.limits).plan(problem)
     return GpuProgram(
         compiled[0], plan, problem.dtype, problem.layout, layout, support=compiled[1]
     )

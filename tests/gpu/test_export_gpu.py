@@ -16,8 +16,8 @@ from autotune import Gemm
 from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
-from autotune.families.catalog import find_operation, load_families
 from autotune.store import TuningCache
+from autotune.targets.families import find_operation, load_families
 from autotune.targets.registry import make_target
 
 pytestmark = pytest.mark.gpu

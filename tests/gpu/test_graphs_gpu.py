@@ -12,8 +12,8 @@ import pytest
 
 from autotune import Gemm, matmul
 from autotune.core.configuration import Candidate
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

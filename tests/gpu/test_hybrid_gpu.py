@@ -18,13 +18,13 @@ from autotune.distributed.hybrid.products import LocalKernel, machine_with
 from autotune.distributed.hybrid.rig import measurement_worker
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.machine.machine import GpuMachine
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.driver import activated
 from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.nvidia.presence import look
 from autotune.measuring.evaluator import Effort
+from autotune.targets.families import load_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -20,9 +20,7 @@ from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.measurement import Outcome
-from autotune.families.catalog import load_families
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import plan_launch
+from autotune.families.gpu.planning import Planner
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
@@ -30,6 +28,7 @@ from autotune.gpu.driver import activated
 from autotune.gpu.nvidia.target import NumbaCudaTarget
 from autotune.measuring.evaluator import Effort
 from autotune.serving.target import Work
+from autotune.targets.families import load_families
 
 PROBLEM = Gemm(129, 200, 67)
 FAMILIES = load_families(target="numba-cuda")
@@ -109,7 +108,7 @@ def test_numba_itself_runs_what_is_emitted(
     family = FAMILIES[name]
     configuration = family.default(PROBLEM, device.limits)
     module: Any = load_module(programs.write(render(family, configuration), name))
-    (step,) = plan_launch(Bound(family, configuration, PROBLEM, device.limits).at(PROBLEM)).steps
+    (step,) = Planner(family, configuration, PROBLEM.dtype, device.limits).plan(PROBLEM).steps
     a, b, c = operands()
     flat = [library.device(each.ravel()) for each in (a, b, c)]
     launch = module.gemm[step.grid, step.block, 0, step.shared_bytes]

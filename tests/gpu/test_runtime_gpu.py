@@ -20,7 +20,6 @@ import pytest
 from autotune import Gemm, Kernel, MatchQuality, load, matmul, tune
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import OperandError
-from autotune.families.catalog import load_families
 from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import activated, driver
@@ -29,6 +28,7 @@ from autotune.gpu.nvidia.device import load_driver
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.measuring.evaluator import Effort
 from autotune.store import sources
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

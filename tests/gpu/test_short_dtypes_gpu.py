@@ -12,11 +12,10 @@ from autotune import Gemm, MatchQuality, load, matmul, tune
 from autotune.core.configuration import Candidate
 from autotune.core.dtypes import DTYPES
 from autotune.core.measurement import Outcome
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
+from autotune.targets.families import load_families, read_family
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,10 +10,10 @@ import pytest
 from autotune import Gemm
 from autotune.core.configuration import Candidate
 from autotune.core.measurement import Outcome
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

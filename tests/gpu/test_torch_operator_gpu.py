@@ -12,8 +12,8 @@ from autotune import Gemm, TuningCache
 from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
-from autotune.families.catalog import load_families
 from autotune.store import BaselineRecord
+from autotune.targets.families import load_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

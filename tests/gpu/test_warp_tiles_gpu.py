@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from autotune.families.catalog import load_families
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import plan_launch
+from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
 from autotune.gpu.driver import activated, driver
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -55,7 +54,7 @@ class Compiled:
 
     def _plan(self, problem: Gemm, changed: Mapping[str, Value]) -> Any:
         values = {**self.configuration, **changed}
-        return plan_launch(Bound(self.family, values, problem, self.gpu.limits).at(problem))
+        return Planner(self.family, values, problem.dtype, self.gpu.limits).plan(problem)
 
     def products(self, problem: Gemm, changed: Mapping[str, Value]) -> Iterator[NDArray[Any]]:
         """What repeated calls leave in a C that held NaN."""

@@ -14,15 +14,14 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.dtypes import DTYPES
 from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
-from autotune.families.catalog import catalog, load_families
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.gpu.driver import activated, driver
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
+from autotune.targets.families import catalog, load_families, read_family
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,8 @@ from host_execution import HostProgram, guarded
 from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.limits import GpuLimits
-from autotune.families.family import AuxiliaryKernel, KernelFamily
+from autotune.families.family import KernelFamily
+from autotune.families.parts import AuxiliaryKernel
 from autotune.families.rendering import render
 from autotune.operations import references
 from autotune.operations.cases import SPECIAL

@@ -21,9 +21,9 @@ from host_execution import AVAILABLE
 from autotune.core.configuration import Configuration, Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.limits import GpuLimits
-from autotune.families.catalog import load_families
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 pytestmark = [
     pytest.mark.slow,

@@ -10,11 +10,11 @@ from host_execution import AVAILABLE, HostProgram
 from operation_examples import entry_values
 from own_kernels import DOTS, FLAT, dots
 
-from autotune.families.catalog import catalog
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
+from autotune.targets.families import catalog
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here")
 

@@ -13,9 +13,9 @@ from host_execution import AVAILABLE, HostProgram, guarded
 
 from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
-from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.targets.families import load_families
 
 pytestmark = [
     pytest.mark.slow,

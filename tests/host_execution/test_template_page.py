@@ -12,11 +12,11 @@ from gemm_on_host import Case, relative_error
 from host_execution import AVAILABLE, HostProgram, guarded
 
 from autotune.core.errors import MissingDependencyError
-from autotune.families.catalog import catalog
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import compile_cuda, nvrtc_version
 from autotune.operations.problem import Gemm
+from autotune.targets.families import catalog
 
 PAGE = Path(__file__).parents[2] / "templates" / "README.md"
 LIMITS = find_gpu("h200").limits

@@ -13,8 +13,8 @@ from host_execution import AVAILABLE, guarded
 
 from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
-from autotune.families.catalog import load_families
 from autotune.gpu.nvidia.known_gpus import find_gpu
+from autotune.targets.families import load_families
 
 pytestmark = [
     pytest.mark.slow,

@@ -23,10 +23,10 @@ from autotune.distributed.mpi.messages import MpiProgram, Setup
 from autotune.distributed.mpi.patience import VARIABLE
 from autotune.distributed.mpi.ranks import meeting
 from autotune.distributed.mpi.ranks.attached import AttachedRanks, attach
-from autotune.families.catalog import load_families
 from autotune.families.rendering import Source, render
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluate
+from autotune.targets.families import load_families
 
 RANK = int(os.environ["PMI_RANK"])
 PROBLEM = Gemm(6, 5, 4, dtype="float64")

@@ -17,10 +17,10 @@ from autotune.distributed.grid import BlockPartition
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.gpu.transports import base as transports
 from autotune.distributed.mpi.gpu.transports import shared as transports_shared
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 # One that most grids divide, one that none does, and one with fewer rows than ranks; the panels
 # of the first are many.

@@ -13,10 +13,10 @@ from mpi_grids import grid_of
 from autotune.core.configuration import Configuration
 from autotune.core.limits import MpiLimits
 from autotune.distributed.grid import BlockPartition
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 # One that most grids divide, one that none does, and one with fewer rows than ranks.
 SIZES = ((48, 48, 48), (37, 53, 29), (2, 35, 3))

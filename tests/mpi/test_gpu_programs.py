@@ -19,8 +19,8 @@ from autotune.distributed.mpi.gpu.rank import TRANSPORTS, GpuRank
 from autotune.distributed.mpi.identity import device_of
 from autotune.distributed.mpi.messages import GpuSet, RankSet
 from autotune.distributed.mpi.target import MpiTarget
-from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 CHECK = Path(__file__).with_name("check_gpu_programs.py")
 FAMILIES = {"gpu_cannon", "gpu_grid", "gpu_reduction", "gpu_summa"}

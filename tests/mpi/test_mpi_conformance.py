@@ -10,10 +10,10 @@ from test_evaluator import EvaluatorConformance
 from autotune.core.configuration import Candidate, Configuration
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
 from autotune.serving.target import Work
+from autotune.targets.families import read_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

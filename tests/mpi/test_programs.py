@@ -17,9 +17,9 @@ from autotune.core.configuration import Configuration
 from autotune.core.errors import FamilyError
 from autotune.core.limits import MpiLimits
 from autotune.distributed.grid import factorisations
-from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 CHECK = Path(__file__).with_name("check_programs.py")
 FAMILIES = {

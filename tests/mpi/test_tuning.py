@@ -20,13 +20,13 @@ from autotune.core.paths import CacheLocations
 from autotune.distributed.mpi.identity import parse_library
 from autotune.distributed.mpi.ranks.world import World
 from autotune.distributed.mpi.target import MpiTarget
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import load
 from autotune.serving.target import Work
 from autotune.store import TuningCache
+from autotune.targets.families import load_families
 from autotune.tuning.tuner import tune
 
 BRIEF = Effort(budget_s=0.02, interval=0.5, finals_s=0.05)

@@ -17,7 +17,7 @@ DESCRIBE = """
 import json
 from pathlib import Path
 import autotune
-from autotune.families.catalog import find_families
+from autotune.targets.families import find_families
 from autotune.core.paths import data_dir
 
 names = ("templates", "search_spaces", "cache")

@@ -22,7 +22,6 @@ from autotune.core.errors import InputError, LaunchError
 from autotune.distributed.machine.local import LocalKernel
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.distributed.machine.products import Products
-from autotune.families.catalog import load_families
 from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, MappedOperand
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import Retained, activated, driver, wait
@@ -40,6 +39,7 @@ from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 # PyCUDA, where it is installed, knows the stand-in for what it is.
 driver_module.has_pycuda = lambda: False

@@ -22,9 +22,8 @@ from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import CompileError, InputError, OperandError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.statistics import median_interval
-from autotune.families.family import KernelFamily
+from autotune.families.family import KernelFamily, Language
 from autotune.families.gpu.launch import Binary
-from autotune.families.languages import Language
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.python_source import check_module

@@ -16,12 +16,12 @@ from autotune.cli import main
 from autotune.core import arguments
 from autotune.core.errors import InputError, ProblemError, UnknownNameError
 from autotune.cpu.target import CpuTarget
-from autotune.families.catalog import catalog, find_families, select_families
 from autotune.search import make_sampler
 from autotune.space import SearchSpace
 from autotune.store import EffortRecord
 from autotune.surveying.preset_run import run_preset
 from autotune.surveying.presets import find_preset
+from autotune.targets.families import catalog, find_families, select_families
 
 PROBLEM = Gemm(8, 8, 8)
 

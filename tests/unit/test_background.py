@@ -22,7 +22,6 @@ from autotune.cpu.call import host_kernel
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
 from autotune.families import modules
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.launch import code as code_module
 from autotune.gpu.launch.code import make_program
@@ -36,6 +35,7 @@ from autotune.runtime.loading import Kernel, load
 from autotune.serving import background as background_module
 from autotune.serving.background import Background, Job, Workers, background, is_wanted
 from autotune.store import MatchQuality, TuningCache
+from autotune.targets.families import load_families
 
 PATIENCE_S = 120.0
 

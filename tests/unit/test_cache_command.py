@@ -18,10 +18,10 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
-from autotune.families.catalog import load_families
 from autotune.model import free_parameters
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache, document_of, import_records
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

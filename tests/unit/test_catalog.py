@@ -7,8 +7,8 @@ import pytest
 
 from autotune.core.errors import FamilyError, UnknownNameError
 from autotune.core.paths import data_dir
-from autotune.families.catalog import find_families, load_families, select_families
 from autotune.families.rendering import render
+from autotune.targets.families import find_families, load_families, select_families
 
 TOML = """\
 family = "{name}"

@@ -27,13 +27,13 @@ from autotune.core.errors import MissingDependencyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.cpu.target import CpuTarget
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import ACCURACIES, Gemm
 from autotune.research.sweeper import SweepResult
 from autotune.search import open_study
 from autotune.store import TuningCache
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 from autotune.tuning.context import TuningContext
 

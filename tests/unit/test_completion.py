@@ -15,10 +15,10 @@ from records import record
 from autotune.cli import main
 from autotune.cli.completion import SHELLS, command_of
 from autotune.core.paths import CacheLocations
-from autotune.families.catalog import load_families
 from autotune.search import open_study
 from autotune.space import SearchSpace
 from autotune.store import TuningCache
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 ROOT = Path(__file__).parents[2]

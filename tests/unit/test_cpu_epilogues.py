@@ -13,10 +13,10 @@ from epilogue_families import GATED, LINEAR_RELU
 from operation_examples import entry_values
 
 from autotune.core.configuration import Value
-from autotune.families.catalog import catalog, find_operation
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
+from autotune.targets.families import catalog, find_operation
 
 Arrays = Mapping[str, np.ndarray]
 

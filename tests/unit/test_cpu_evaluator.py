@@ -21,12 +21,12 @@ from autotune.core.measurement import Outcome
 from autotune.cpu import CpuEvaluator, CpuKernel, load_kernel
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.rig import PROBE_BEST_S
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.timing import MIN_CALLS, time_calls, timed
 from autotune.measuring.trial import PROBE_RATIO
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

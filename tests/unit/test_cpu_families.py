@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import CpuLimits
-from autotune.families.catalog import load_families
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source, render
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 FAMILIES = load_families(target="cpu", operation="gemm")
 NAMES = (
@@ -310,7 +310,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from autotune import Gemm
-from autotune.families.catalog import load_families
+from autotune.targets.families import load_families
 from autotune.core.configuration import Candidate
 from autotune.families.program_cache import ProgramCache
 from autotune.targets.registry import make_target

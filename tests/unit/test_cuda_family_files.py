@@ -7,12 +7,11 @@ import pytest
 from autotune.core.configuration import Configuration
 from autotune.core.errors import FamilyError, SpaceError
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import plan_launch
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor
-from autotune.families.reading import read_family
+from autotune.families.gpu.planning import Planner
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.targets.families import read_family
 
 TEXT = """\
 family = "tiled"
@@ -107,9 +106,9 @@ def test_zeros_are_words_of_the_workspace(tmp_path: Path, zeroed: str) -> None:
     after = 'workspace_bytes = "M * K * itemsize"\n'
     family = read(tmp_path, TEXT.replace(after, f'{after}zeroed_bytes = "{zeroed}"\n'))
     configuration = family.default(PROBLEM, H200)
-    bound = Bound(family, configuration, PROBLEM, H200)
+    planner = Planner(family, configuration, PROBLEM.dtype, H200)
     with pytest.raises(SpaceError, match="zeroed_bytes must be whole words of 4 bytes within"):
-        plan_launch(bound.at(PROBLEM))
+        planner.plan(PROBLEM)
 
 
 def test_device_limits_are_added(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 import autotune
 from autotune.core.errors import CompileError, FamilyError
-from autotune.families.catalog import catalog
 from autotune.families.family import KernelFamily
 from autotune.families.headers import with_headers
 from autotune.families.program_cache import ProgramCache
@@ -17,6 +16,7 @@ from autotune.families.rendering import render
 from autotune.gpu.compiling import CompileRequest, Refused, compile_kept
 from autotune.gpu.nvidia import cuda_headers, nvrtc
 from autotune.gpu.nvidia.nvrtc import compile_cuda, nvrtc_label
+from autotune.targets.families import catalog
 
 EMPTY = '\nextern "C" __global__ void f(float* y) { y[0] = 1; }\n'
 TWICE = """#include "factor.cuh"

@@ -7,8 +7,8 @@ import pytest
 
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.limits import GpuLimits
-from autotune.families.languages import language_of
 from autotune.gpu.nvidia.known_gpus import find_gpu, known_gpus
+from autotune.targets.registry import language_of
 
 KIB = 1024
 

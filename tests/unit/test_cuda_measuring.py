@@ -16,14 +16,10 @@ from autotune.core.configuration import Candidate, Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, SpaceError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.catalog import load_families
-from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.launch import (
     LaunchPlan,
     LaunchStep,
     kernel_layout,
-    plan_launch,
-    resident_blocks,
 )
 from autotune.families.gpu.planning import Planner
 from autotune.families.program_cache import ProgramCache
@@ -61,6 +57,7 @@ from autotune.operations.cases import cases_of
 from autotune.operations.guarded import GUARD_BYTES
 from autotune.operations.problem import GEMM, Gemm
 from autotune.space import SearchSpace
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
@@ -75,8 +72,8 @@ SPACES: dict[str, SearchSpace] = {}
 
 def test_a_plan_covers_the_result() -> None:
     configuration = BLOCK.default(PROBLEM, LIMITS)
-    point = Bound(BLOCK, configuration, PROBLEM, LIMITS).at(PROBLEM)
-    plan = plan_launch(point)
+    planner = Planner(BLOCK, configuration, PROBLEM.dtype, LIMITS)
+    plan = planner.plan(PROBLEM)
     (step,) = plan.steps
     tiles = math.ceil(1000 / configuration["sm"]) * math.ceil(300 / configuration["sk"])
     assert math.prod(step.grid) == tiles
@@ -84,7 +81,7 @@ def test_a_plan_covers_the_result() -> None:
     assert step.threads == threads // configuration["tx"]
     assert plan.sizes == (1000, 500, 300)
     assert plan.workspace_bytes is None
-    assert resident_blocks(point) == configuration["min_blocks"]
+    assert planner.resident_blocks(PROBLEM) == configuration["min_blocks"]
 
 
 def test_auxiliary_kernels_run_when_they_are_needed() -> None:
@@ -95,7 +92,7 @@ def test_auxiliary_kernels_run_when_they_are_needed() -> None:
         row = space.nearest({**family.default(PROBLEM, LIMITS), "splits": splits}, excluded=())
         assert row is not None
         assert space[row]["splits"] == splits
-        plans[splits] = plan_launch(Bound(family, space[row], PROBLEM, LIMITS).at(PROBLEM))
+        plans[splits] = Planner(family, space[row], PROBLEM.dtype, LIMITS).plan(PROBLEM)
     assert len(plans[1].steps) == 1
     assert len(plans[4].steps) == 2
     assert plans[4].steps[0].kernel == "gemm"
@@ -134,7 +131,7 @@ def test_every_family_is_verified_at_several_sizes() -> None:
 
 def test_a_configuration_of_another_space_has_no_plan() -> None:
     with pytest.raises(SpaceError, match="must be one of"):
-        Bound(BLOCK, {**BLOCK.default(PROBLEM, LIMITS), "sm": 100}, PROBLEM, LIMITS)
+        Planner(BLOCK, {**BLOCK.default(PROBLEM, LIMITS), "sm": 100}, "float32", LIMITS)
 
 
 @settings(max_examples=60)
@@ -143,14 +140,13 @@ def test_a_configuration_of_another_space_has_no_plan() -> None:
     sizes=st.tuples(*[st.integers(1, 5000)] * 3),
     chosen=st.integers(0, 2**31),
 )
-def test_bound_once_is_what_every_problem_says(
+def test_plans_are_valid_where_every_restriction_holds(
     name: str, sizes: tuple[int, int, int], chosen: int
 ) -> None:
     family = load_families(target="cuda")[name]
     space = SPACES.setdefault(name, family.space(PROBLEM, LIMITS))
     configuration = space[chosen % len(space)]
     problem = PROBLEM.with_sizes(*sizes)
-    bound = Bound(family, configuration, PROBLEM, LIMITS)
     planner = Planner(family, configuration, "float32", LIMITS)
     found = planner.find(problem)
     assert planner.valid(problem) == (found is not None)
@@ -159,11 +155,10 @@ def test_bound_once_is_what_every_problem_says(
     except SpaceError:
         assert found is None
         return
-    assert bound.at(problem).known == known
     held = all(each.expression.holds(known) for each in family.restrictions)
     assert (found is not None) == held
     if found is not None:
-        assert found == plan_launch(Bound(family, configuration, problem, LIMITS).at(problem))
+        assert found == planner.plan(problem)
 
 
 def test_programs_are_equal_when_they_do_the_same() -> None:

@@ -11,15 +11,14 @@ from hypothesis import strategies as st
 from autotune.core.errors import CompileError, FamilyError
 from autotune.core.paths import data_dir
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.c_expression import c_text
-from autotune.families.gpu.launch import plan_launch
-from autotune.families.reading import read_family
+from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.problem import Gemm
 from autotune.space import Expression, UndefinedError
+from autotune.targets.families import read_family
 
 TOML = """\
 family = "tiny"
@@ -196,8 +195,8 @@ reason = "about both"
     assert "int ldc, float* __restrict__ workspace, int parts) {" in joined(one.text)
     assert "about both" not in one.text
     problem, limits = Gemm(64, 64, 64), find_gpu("h200").limits
-    bound = Bound(family, {**CONFIGURATION, "parts": 3}, problem, limits)
-    plan = plan_launch(bound.at(problem))
+    planner = Planner(family, {**CONFIGURATION, "parts": 3}, problem.dtype, limits)
+    plan = planner.plan(problem)
     assert (plan.runtime, plan.workspace_bytes) == ((3,), 12)
 
 

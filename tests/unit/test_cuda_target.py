@@ -19,11 +19,10 @@ from autotune.core.errors import InputError, NotTunedError, UnknownNameError
 from autotune.core.limits import GpuLimits
 from autotune.core.paths import CacheLocations
 from autotune.cpu.target import CpuTarget
-from autotune.families.catalog import load_families
-from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, plan_launch
+from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep
+from autotune.families.gpu.planning import Planner
+from autotune.families.offers import default_family
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.compiling import CompileRequest
 from autotune.gpu.launch import code, kernel
@@ -43,6 +42,7 @@ from autotune.store import (
     export_records,
     sources,
 )
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target, target_names
 
 PROBLEM = Gemm(256, 192, 320)
@@ -139,7 +139,7 @@ def subject(family: KernelFamily, device: Device, problem: Gemm = PROBLEM) -> tu
 def planned(
     family: KernelFamily, configuration: Configuration, problem: Gemm, limits: DeviceLimits
 ) -> LaunchPlan:
-    return plan_launch(Bound(family, configuration, problem, limits).at(problem))
+    return Planner(family, configuration, problem.dtype, limits).plan(problem)
 
 
 @pytest.mark.usefixtures("no_compiler")

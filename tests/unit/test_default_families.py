@@ -15,10 +15,10 @@ from autotune import Gemm
 from autotune.core.device import DeviceLimits
 from autotune.core.errors import FamilyError
 from autotune.core.limits import HybridLimits, MpiLimits
-from autotune.families.catalog import catalog, find_families
-from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
+from autotune.families.offers import default_family
 from autotune.gpu.nvidia.known_gpus import find_gpu, known_gpus
+from autotune.targets.families import catalog, find_families
 
 
 def every_limits() -> Iterator[tuple[str, DeviceLimits]]:

@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 
 from autotune.cli import main
 from autotune.core.errors import FamilyError
-from autotune.families.catalog import catalog, load_families
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.cuda_kernels import kernels_of
 from autotune.families.gpu.cuda_layout import WIDTH, laid_out
-from autotune.families.gpu.launch import kernel_layout, plan_launch
+from autotune.families.gpu.launch import kernel_layout
 from autotune.families.gpu.launched import check_launches
+from autotune.families.gpu.planning import Planner
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.targets.families import catalog, load_families
 
 H200 = find_gpu("h200").limits
 PROBLEM = Gemm(300, 200, 100)
@@ -217,8 +217,8 @@ def test_every_kernel_of_the_shipped_families_is_there() -> None:
         source = render(family, configuration, dtype=problem.dtype, layout=layout)
         kernels = kernels_of(source.text)
         assert "gemm" in kernels
-        point = Bound(family, configuration, problem, H200).at(problem)
-        check_launches(family, plan_launch(point), kernels)
+        plan = Planner(family, configuration, problem.dtype, H200).plan(problem)
+        check_launches(family, plan, kernels)
 
 
 def test_a_preset_is_where_one_begins_or_near_it(

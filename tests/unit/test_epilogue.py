@@ -22,7 +22,6 @@ from autotune import find_operation, load
 from autotune.cli import main
 from autotune.core.errors import FamilyError, InputError
 from autotune.core.toml_table import Table
-from autotune.families.catalog import catalog, find_families
 from autotune.families.epilogue_text import cuda_epilogue, numba_epilogue
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.launch import kernel_layout
@@ -37,6 +36,7 @@ from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.problem import FACTORS, GEMM, Gemm
 from autotune.operations.verification import Check
+from autotune.targets.families import catalog, find_families
 from autotune.targets.registry import make_target
 
 A, B, C = FACTORS

@@ -22,9 +22,9 @@ from shape_rows import Header, Ratio, Row, Served, read_rows
 from shape_tables import Summary, accuracy, by_kind, compared, report, slowest
 
 from autotune.core.configuration import Candidate
-from autotune.families.catalog import load_families
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 SERVED = Served("goto", "ty=8 tx=32", "NEAREST", "tuned for 64x64x64", "2 blocks", 0.25, 0.01)
 

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 CHECK = """
 import experiments
-from autotune.families.catalog import load_families
+from autotune.targets.families import load_families
 from autotune.core.limits import CpuLimits
 
 limits = CpuLimits(4, 512, 32, 49152, 1048576, 33554432, 64)

@@ -7,8 +7,8 @@ import pytest
 from autotune.core.configuration import Configuration, Value
 from autotune.core.errors import FamilyError, SpaceError
 from autotune.core.limits import CpuLimits
-from autotune.families.reading import read_family
 from autotune.operations.problem import Gemm
+from autotune.targets.families import read_family
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import CpuLimits
-from autotune.families.catalog import load_families
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 FAMILY = load_families(target="cpu", operation="gemm")["goto"]
 

@@ -32,10 +32,9 @@ from autotune.distributed.hybrid.kernel import HybridCall
 from autotune.distributed.hybrid.operands import PlacedCheck
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.machine.products import nearest_valid
-from autotune.families.catalog import load_families
-from autotune.families.defaults import default_family
 from autotune.families.gpu.planning import Planner
 from autotune.families.local import local_problem
+from autotune.families.offers import default_family
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix
@@ -47,6 +46,7 @@ from autotune.runtime.loading import load
 from autotune.serving.lookup import look_up
 from autotune.serving.target import Work
 from autotune.store import MatchQuality, TuningCache
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from numpy_machine import Matrix, NumpyMachine
 
 from autotune.core.configuration import Configuration
 from autotune.core.limits import HybridLimits
-from autotune.families.catalog import load_families
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 FAMILIES = load_families(target="hybrid")
 PLACES = ("host", "device", "blocks")

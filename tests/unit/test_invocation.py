@@ -21,11 +21,11 @@ from autotune.core.errors import NotTunedError
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.mpi.identity import device_of
 from autotune.distributed.mpi.messages import GpuSet, RankSet
-from autotune.families.catalog import find_operation
 from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.problem import Gemm, Product
 from autotune.runtime.loading import load
 from autotune.serving.invocation import Invocation
+from autotune.targets.families import find_operation
 from autotune.targets.registry import make_target, target_names
 
 TRIANGULAR = Path(__file__).parents[2] / "examples" / "triangular"

@@ -10,9 +10,9 @@ from autotune.cli.ladder import NEAR, measure, rungs
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.interrupt import STOP_S
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.catalog import load_families
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.evaluator import Baseline, Finals
+from autotune.targets.families import load_families
 
 PROBLEM = Gemm(64, 64, 64)
 VENDOR = Baseline("vendor 1.0", 1e-3, (1e-3, 1e-3), 1, {})

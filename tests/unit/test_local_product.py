@@ -12,12 +12,11 @@ from autotune.core.limits import HybridLimits, MpiLimits
 from autotune.cpu.kernel import write_program
 from autotune.distributed.mpi.local import mpi_program
 from autotune.distributed.mpi.messages import LocalProduct
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families, read_family
 
 MPI = load_families(target="mpi")
 RANKS = MpiLimits(ranks=8, nodes=1, cores=16)
@@ -237,7 +236,7 @@ def test_threads_that_are_none_are_refused(tmp_path: Path) -> None:
     ):
         read_plain(tmp_path, CPU.replace(before, 'threads = "M"'))
     family = read_plain(tmp_path, CPU.replace(before, 'threads = "teams - 1"'))
-    with pytest.raises(SpaceError, match=r"threads of family 'plain' .* teams - 1 is 0"):
+    with pytest.raises(SpaceError, match=r"'plain' has no threads .* teams - 1 must .* is 0"):
         family.thread_count(Configuration({"teams": 1}), "float32")
     with pytest.raises(FamilyError, match="threads is not a key"):
         read(tmp_path, TEXT.replace("[parameters]", 'threads = "p"\n[parameters]'))

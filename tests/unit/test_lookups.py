@@ -19,7 +19,6 @@ from autotune.core.session import forget
 from autotune.core.toml_table import Table
 from autotune.cpu.target import CpuTarget
 from autotune.families import modules, templating
-from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load
 from autotune.runtime.multiplying import kernel_for, matmul
@@ -32,6 +31,7 @@ from autotune.store import (
     export_records,
 )
 from autotune.store.shipped import read_portfolios, read_records, shipped_binary
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from autotune.core.configuration import Candidate, Configuration
-from autotune.families.catalog import catalog
-from autotune.families.defaults import default_family
 from autotune.families.family import KernelFamily
+from autotune.families.offers import default_family
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.model import (
     Calls,
@@ -43,6 +42,7 @@ from autotune.model.terms import (
 )
 from autotune.operations.problem import Gemm
 from autotune.serving.predicting import Predictor
+from autotune.targets.families import catalog
 from autotune.targets.registry import make_target
 
 LIMITS = find_gpu("h200").limits

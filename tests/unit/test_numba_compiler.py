@@ -16,7 +16,6 @@ pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
 
 from autotune.core.errors import CompileError, MissingDependencyError
 from autotune.core.limits import GpuLimits
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source, render
 from autotune.gpu.compiling import (
@@ -35,6 +34,7 @@ from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.gpu.nvidia.target import NumbaCudaTarget
 from autotune.measuring.pool import WorkerPool
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 KERNEL_PARAMETER = 0x17  # attribute of a binary: a parameter's number, offset and size
 

@@ -16,11 +16,11 @@ import pytest
 
 from autotune.core.configuration import Configuration
 from autotune.core.limits import GpuLimits
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 CONFIGURATIONS = 4
 """Per family and dtype."""

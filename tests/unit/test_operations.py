@@ -18,7 +18,6 @@ from autotune import find_operation, load, tune
 from autotune.cli import main
 from autotune.core.errors import FamilyError, InputError, OperandError, ProblemError
 from autotune.cpu.call import HostKernel, NumpyKernel
-from autotune.families.catalog import load_families
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.plan import affordable
 from autotune.operations.cases import Case, cases_of
@@ -30,6 +29,7 @@ from autotune.operations.problem import GEMM, Gemm
 from autotune.operations.verification import Check
 from autotune.serving.invocation import Invocation
 from autotune.store.matching import problem_sizes
+from autotune.targets.families import load_families
 
 FOLDER = Path(__file__).parents[2] / "examples" / "operations"
 SHAPES = {

@@ -12,12 +12,12 @@ from autotune.core.configuration import Candidate
 from autotune.core.device import SETTINGS, Device
 from autotune.core.limits import CpuLimits
 from autotune.core.paths import data_dir
-from autotune.families.catalog import load_families
 from autotune.model import Portfolio, PriceBook, on_all_threads, threads_of
 from autotune.operations.problem import Gemm
 from autotune.serving.predicting import Predictor
 from autotune.store.sources import RecordFiles
 from autotune.surveying.pool import worth_knowing
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 FAMILIES = load_families(target="cpu", operation="gemm")

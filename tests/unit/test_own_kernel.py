@@ -38,7 +38,6 @@ from autotune.cpu.cases import cased
 from autotune.cpu.direct import direct_call
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.kernel import CpuKernel, CpuProgram, write_program
-from autotune.families.catalog import catalog, find_operation
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
@@ -55,6 +54,7 @@ from autotune.own.folder import write_folder
 from autotune.own.own_kernel import OwnKernel
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
+from autotune.targets.families import catalog, find_operation
 from autotune.tuning.progress import Progress
 from autotune.tuning.progress_line import ProgressLine
 

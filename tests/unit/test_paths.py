@@ -16,10 +16,10 @@ import autotune
 from autotune import Gemm
 from autotune.core.errors import AutotuneError, CacheError, InputError
 from autotune.core.paths import CacheLocations, data_dir, private_folder
-from autotune.families.catalog import load_families
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.runtime.usage import counted
 from autotune.store import TuningCache, record_sources
+from autotune.targets.families import load_families
 
 PACKAGE = Path(autotune.__file__).parent
 

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import SpaceError
 from autotune.cpu.identity import read_cpu
-from autotune.families.catalog import load_families
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import LaunchPlan, plan_launch
+from autotune.families.gpu.launch import LaunchPlan
 from autotune.families.gpu.planning import Planner
-from autotune.families.reading import read_family
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.space.compiled import UndecidedError
+from autotune.targets.families import load_families, read_family
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,18 +31,17 @@ CPU = load_families(target="cpu")
 SIZES = st.integers(1, 20000) | st.sampled_from([1, 2, 16, 4096, 2**31, 2**62, 2**63, 2**70])
 
 
-def interpreted(
-    family: KernelFamily, values: Mapping[str, Value], problem: Gemm, limits: DeviceLimits
-) -> tuple[LaunchPlan | str, bool]:
-    """The plan or what is wrong with it, and whether the configuration is valid."""
-    try:
-        point = Bound(family, values, problem, limits).at(problem)
-    except SpaceError as error:
-        return str(error), False
-    try:
-        return plan_launch(point), point.valid
-    except SpaceError as error:
-        return str(error), point.valid
+def undecided(*_: int) -> None:
+    raise UndecidedError
+
+
+def interpreter(
+    family: KernelFamily, values: Mapping[str, Value], dtype: str, limits: DeviceLimits
+) -> Planner:
+    """A planner that evaluates the expressions themselves, one by one."""
+    planner = Planner(family, values, dtype, limits)
+    planner.__dict__.update(_valid=undecided, _launches=undecided)
+    return planner
 
 
 def planned(planner: Planner, problem: Gemm, runtime: tuple[int, ...] | None) -> LaunchPlan | str:
@@ -72,7 +70,8 @@ def agree(data: st.DataObject, family: KernelFamily, problem: Gemm, limits: Devi
         others = drawn(data, family)
         runtime = tuple(int(others[name]) for name in family.runtime_parameters)
         values |= zip(family.runtime_parameters, runtime, strict=True)
-    expected, valid = interpreted(family, values, problem, limits)
+    truth = interpreter(family, values, problem.dtype, limits)
+    expected, valid = planned(truth, problem, None), truth.valid(problem)
     assert planned(planner, problem, runtime) == expected
     assert planner.valid(problem, runtime) == valid
     launched = valid and isinstance(expected, LaunchPlan)

@@ -10,10 +10,10 @@ from records import DEVICE
 
 from autotune.core.configuration import Candidate
 from autotune.core.limits import CpuLimits
-from autotune.families.catalog import load_families
-from autotune.families.gpu.bound import Bound
+from autotune.families.gpu.planning import Planner
 from autotune.operations.problem import Gemm
 from autotune.surveying.pool import worth_knowing
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 FAMILIES = load_families(target="cpu", operation="gemm")
@@ -40,7 +40,7 @@ def test_every_program_is_valid_for_a_problem(limits: CpuLimits, dtype: str) -> 
     assert {each.family for each in found} == {"goto", "skinny", "unpacked"}
     for each in found:
         assert any(
-            Bound(FAMILIES[each.family], each.configuration, problem, limits).at(problem).valid
+            Planner(FAMILIES[each.family], each.configuration, dtype, limits).valid(problem)
             for problem in (Gemm(*sizes, dtype=dtype) for sizes in SIZES)
         )
 

@@ -14,7 +14,6 @@ from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.limits import GpuLimits
 from autotune.core.measurement import Measurement, Outcome
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor, resident_blocks
 from autotune.families.gpu.resource_model import expected_log_time
@@ -24,6 +23,7 @@ from autotune.search import make_sampler
 from autotune.search.model import EstimatedPrior, MeasuredPrior
 from autotune.serving.predicting import Predictor
 from autotune.store import TuningCache
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 from autotune.tuning.known import known_priors
 

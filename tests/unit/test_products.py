@@ -17,12 +17,12 @@ from autotune.core.errors import FamilyError, NotTunedError, UnknownNameError
 from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
 from autotune.cpu import CpuEvaluator
-from autotune.families.catalog import find_operation, load_families
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.evaluator import Effort
 from autotune.operations.formula import Formula
 from autotune.operations.problem import GEMM, Product
+from autotune.targets.families import find_operation, load_families
 from autotune.targets.registry import make_target
 
 FOLDER = Path(__file__).parents[2] / "examples" / "triangular"

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import autotune
 from autotune.core.errors import CacheError, FamilyError, ProblemError, SpaceError
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.families.rendering import Source, render
+from autotune.targets.families import load_families, read_family
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Value
@@ -230,7 +229,7 @@ def test_shipped_families_render_for_whatever_they_declare(
 
 def test_the_source_does_not_depend_on_the_process(tmp_path: Path) -> None:
     script = (
-        "from autotune.families.catalog import load_families\n"
+        "from autotune.targets.families import load_families\n"
         "from autotune.families.rendering import render\n"
         "for f in load_families(target='cpu').values():\n"
         "    for p in ({p.name: p.values[0] for p in f.parameters},):\n"

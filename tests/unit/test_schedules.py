@@ -20,8 +20,8 @@ from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
 from autotune.cpu.kernel import CpuKernel, load_kernel
 from autotune.families.program_cache import ProgramCache
-from autotune.families.reading import read_family
 from autotune.operations.problem import Gemm
+from autotune.targets.families import read_family
 
 COUNTS = st.integers(0, 300)
 THREADS = st.integers(1, 9)

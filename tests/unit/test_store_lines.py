@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from checked_library import checked_library, needs_compiler
 
-from autotune.families.catalog import load_families
 from autotune.families.rendering import render
+from autotune.targets.families import load_families
 
 if TYPE_CHECKING:
     from pathlib import Path

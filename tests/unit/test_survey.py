@@ -19,7 +19,6 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
-from autotune.families.catalog import load_families
 from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.model import Entry, program_of
@@ -34,6 +33,7 @@ from autotune.surveying.presets import PresetProblem, TuningPreset, read_presets
 from autotune.surveying.queue import Until
 from autotune.surveying.sampling import Range, draw_problems
 from autotune.surveying.survey import Survey
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target, rescan
 from autotune.tuning.context import DeviceContext
 from autotune.tuning.settings import Run

@@ -9,21 +9,19 @@ import pytest
 
 from autotune.core.errors import FamilyError, InputError, SpaceError
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.bound import Bound
 from autotune.families.gpu.launch import (
     Binary,
     LaunchPlan,
     LaunchStep,
     MappedOperand,
     architecture_of,
-    plan_launch,
 )
 from autotune.families.gpu.planning import Planner
-from autotune.families.reading import read_family
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.store.binary import BinaryRecord
+from autotune.targets.families import read_family
 
 TEXT = """\
 family = "boxed"
@@ -121,8 +119,6 @@ def test_results_have_boxes_by_their_bytes(
     for along in (1, 2):
         planner = Planner(family, {"sm": 64, "along": along}, "float16", H200)
         plans.append(planner.plan(problem))
-        point = Bound(family, planner.configuration, problem, H200).at(problem)
-        assert plan_launch(point) == plans[-1]
     alone, outgoing = (plan.maps for plan in plans)
     assert [each.operand for each in alone] == ["A", "B"]
     assert outgoing == (*alone, MappedOperand("C", False, (64, columns), 128))
@@ -146,9 +142,8 @@ def test_boxes_that_hardware_cannot_copy_are_no_launch(tmp_path: Path) -> None:
     with pytest.raises(SpaceError, match="whole 16 bytes; it has 64 rows of 24 bytes"):
         Planner(family, {"sm": 64, "along": 1}, "float32", H200).plan(problem)
     family = boxed(tmp_path, TEXT.replace("swizzle = 128", "swizzle = 64"))
-    point = Bound(family, {"sm": 64, "along": 1}, problem, H200).at(problem)
     with pytest.raises(SpaceError, match="within swizzled ones of 64; it has 64 rows of 128"):
-        plan_launch(point)
+        Planner(family, {"sm": 64, "along": 1}, "float32", H200).plan(problem)
     family = boxed(tmp_path, TEXT.replace('["sm", "columns"]', '["2 * sm", "columns"]'))
     with pytest.raises(SpaceError, match="A must have 256 rows and columns at most"):
         Planner(family, {"sm": 192, "along": 1}, "float32", H200).plan(problem)

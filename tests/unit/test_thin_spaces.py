@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from autotune.core.configuration import Configuration
-from autotune.families.catalog import load_families
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.planning import Planner
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.model.units import Units, free_parameters
 from autotune.operations.cases import cases_of
 from autotune.operations.problem import GEMM, Gemm
+from autotune.targets.families import load_families
 
 LIMITS = find_gpu("h200").limits
 FAMILIES = load_families(target="cuda", operation="gemm")

@@ -20,10 +20,10 @@ from autotune.core.processors import parse_quota, read_quota
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
 from autotune.cpu.thread_limits import pool_limit, usable_threads
-from autotune.families.catalog import load_families
 from autotune.operations.problem import Gemm
 from autotune.serving.lookup import look_up
 from autotune.store import TuningCache
+from autotune.targets.families import load_families
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -290,7 +290,7 @@ def test_without_a_configuration_of_one_thread_numpy_computes(
     family, programs = write_suspects(tmp_path), ProgramCache(tmp_path / "programs")
     text = (tmp_path / "suspect.toml").read_text().replace("[1, 2, 64], default = 1", "[2, 64]")
     (tmp_path / "suspect.toml").write_text(text)
-    from autotune.families.reading import read_family
+    from autotune.targets.families import read_family
 
     family = read_family(tmp_path / "suspect.toml", (tmp_path,))
     monkeypatch.setattr("autotune.cpu.call.threads_are_lost", lambda: True)

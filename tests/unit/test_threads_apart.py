@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from autotune.cpu.identity import read_cpu
-from autotune.families.catalog import load_families
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 SCRIPT = """
 import importlib.util, os, sys, threading

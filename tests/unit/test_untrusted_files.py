@@ -19,7 +19,6 @@ from autotune.core.errors import AutotuneError, FamilyError, InputError, Missing
 from autotune.core.paths import data_dir
 from autotune.core.printable import printable, shown
 from autotune.core.toml_table import LARGEST_FILE, Table
-from autotune.families.reading import read_family
 from autotune.families.rendering import render
 from autotune.families.templating import template_digest
 from autotune.gpu.nvidia import known_gpus
@@ -31,6 +30,7 @@ from autotune.store.interchange import export_lines, import_records
 from autotune.store.portfolio import portfolio_document, read_portfolio
 from autotune.store.record import TuningRecord
 from autotune.store.sources import RecordFiles
+from autotune.targets.families import read_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from autotune.core.errors import AutotuneError, FamilyError, SpaceError
 from autotune.core.paths import data_dir
-from autotune.families.catalog import load_families
-from autotune.families.reading import read_family
 from autotune.families.rendering import WORD, render
 from autotune.space import Expression, TunableParameter
+from autotune.targets.families import load_families, read_family
 
 if TYPE_CHECKING:
     from pathlib import Path

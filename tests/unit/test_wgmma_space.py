@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from autotune.core.configuration import Configuration
-from autotune.families.catalog import load_families
 from autotune.families.gpu.launch import MappedOperand
 from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
+from autotune.targets.families import load_families
 
 FAMILIES = load_families(target="cuda", operation="gemm")
 WGMMA, TF32 = FAMILIES["wgmma"], FAMILIES["wgmma_tf32"]

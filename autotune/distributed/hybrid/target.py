@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from autotune.core.check import Check
     from autotune.core.configuration import Candidate
     from autotune.core.device import Device, DeviceFingerprint
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Language
     from autotune.families.gpu.launch import Binary
-    from autotune.families.languages import Language
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
@@ -58,7 +57,7 @@ class HybridTarget(Target):
     @classmethod
     def language(cls) -> Language:
         """Python whose threads drive the GPUs."""
-        from autotune.families.languages import Language
+        from autotune.families.family import Delegate, Language
         from autotune.families.python_source import check_module
 
         return Language(
@@ -66,7 +65,7 @@ class HybridTarget(Target):
             check=check_module,
             names=lambda family, constants, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
             reserved=lambda operation: frozenset({"ctype"}),
-            local={"cuda": ()},
+            local={"cuda": Delegate()},
         )
 
     @classmethod

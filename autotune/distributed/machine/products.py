@@ -6,12 +6,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import CompileError, InputError
-from autotune.families.catalog import load_families
+from autotune.families.catalog import catalog
 from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import Source
 from autotune.gpu.compiling import CompileRequest, Refused, compile_kept
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.launch.kernel import GpuKernel
+from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Products:
     """
 
     def __init__(self, kernels: Sequence[LocalKernel], programs: ProgramCache) -> None:
-        families = load_families(target="cuda")
+        families = catalog("cuda", languages={"cuda": CudaTarget.language()}, strict=False)
         self._dtype, self._limits = kernels[0].dtype, kernels[0].limits
         self._programs = programs
         self._kernels: list[tuple[Planner, Binary | None]] = []
@@ -76,7 +77,7 @@ class Products:
         Raises:
             CompileError: the compiler refuses it.
         """
-        source = Source(text, name, (), "cuda")
+        source = Source(text, name, (), "cuda", ".cu")
         request = CompileRequest(source, "hybrid", self._limits.architecture)
         reply = compile_kept(self._programs, request)
         if isinstance(reply, Refused):

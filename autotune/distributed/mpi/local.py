@@ -11,7 +11,7 @@ from autotune.cpu.kernel import write_program
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.machine.local import LocalKernel
 from autotune.distributed.mpi.messages import GpuProduct, LocalProduct, MpiProgram
-from autotune.families.catalog import load_families
+from autotune.families.catalog import catalog
 from autotune.families.gpu.launch import Binary, architecture_of
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
@@ -62,7 +62,9 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
     found = look_up(problem, CudaTarget(), match="nearest", cache=programs.cache)
     limits = found.device.limits
     assert isinstance(limits, GpuLimits)
-    families = load_families(target="cuda", operation=problem.operation)
+    families = catalog(
+        "cuda", problem.operation, languages={"cuda": CudaTarget.language()}, strict=False
+    )
     any_sizes = next(each for each in families.values() if each.any_sizes)
     kernels = []
     for family, configuration in (

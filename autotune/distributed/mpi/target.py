@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceFingerprint
     from autotune.distributed.mpi.messages import GpuProduct, LocalProduct, RankSet
     from autotune.distributed.mpi.ranks.world import Ranks
-    from autotune.families.family import KernelFamily
+    from autotune.families.family import KernelFamily, Language
     from autotune.families.gpu.launch import Binary
-    from autotune.families.languages import Language
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Gemm, Problem
@@ -42,8 +41,10 @@ LOCALS = ("cpu", "cuda")
 """What a rank multiplies on: cores of its node, or a GPU of its own."""
 
 _ON_RANKS = {
-    "cpu": [("gpus == 0", "blocks are in the memory of GPUs, and this family multiplies on CPUs")],
-    "cuda": [("gpus > 0", "this family multiplies on GPUs: tune with --local cuda")],
+    "cpu": (
+        ("gpus == 0", "blocks are in the memory of GPUs, and this family multiplies on CPUs"),
+    ),
+    "cuda": (("gpus > 0", "this family multiplies on GPUs: tune with --local cuda"),),
 }
 """What families that leave their local products to a target demand of the ranks."""
 
@@ -107,7 +108,7 @@ class MpiTarget(Target):
     @classmethod
     def language(cls) -> Language:
         """Python for mpi4py."""
-        from autotune.families.languages import Language
+        from autotune.families.family import Delegate, Language
         from autotune.families.python_source import check_module
 
         return Language(
@@ -115,7 +116,10 @@ class MpiTarget(Target):
             check=check_module,
             names=_mpi_names,
             reserved=lambda operation: frozenset({"mpi_type"}),
-            local=_ON_RANKS,
+            local={
+                name: Delegate(demands, threaded=name == "cpu")
+                for name, demands in _ON_RANKS.items()
+            },
         )
 
     @classmethod

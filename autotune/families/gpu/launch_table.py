@@ -1,12 +1,12 @@
-"""Reading how kernels are launched, and what that demands of a configuration."""
+"""Reading how kernels are launched, and the restrictions that follow from it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.printable import shown
-from autotune.families.family import ONE, AuxiliaryKernel, Launch, TensorMap
-from autotune.families.gpu.occupancy import limit_restrictions
+from autotune.families.parts import ONE, ZERO, AuxiliaryKernel, Launch, Region, TensorMap
 from autotune.space import Expression, Restriction
 from autotune.space.restriction import whole_divisions
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from autotune.core.toml_table import Table
-    from autotune.families.languages import Language
+    from autotune.families.family import Language
     from autotune.families.scope import Scope
     from autotune.operations.operation import Operation
 
@@ -49,28 +49,20 @@ def read_launch(
     for key in _MAPPED_KEYS:
         if key in table and not language.mapped:
             table.fail(key, "must be left out: kernels of this target have none")
-    workspace = None
-    if "workspace_bytes" in table:
-        workspace = size(table, "workspace_bytes", scope)
-    elif "zeroed_bytes" in table:
+    workspace = _optional(table, "workspace_bytes", scope)
+    if workspace is None and "zeroed_bytes" in table:
         table.fail("workspace_bytes", "is missing: zeroed_bytes is how much of it is zero")
     launch = Launch(
         grid=extents(table, "grid", scope),
         block=extents(table, "block", scope),
         shared_bytes=size(table, "shared_bytes", scope),
-        resident_blocks=(
-            size(table, "resident_blocks", scope) if "resident_blocks" in table else ONE
-        ),
+        resident_blocks=_optional(table, "resident_blocks", scope) or ONE,
         workspace_bytes=workspace,
         before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
         after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
-        zeroed_bytes=(
-            size(table, "zeroed_bytes", scope)
-            if "zeroed_bytes" in table
-            else Expression.parse("0")
-        ),
+        zeroed_bytes=_optional(table, "zeroed_bytes", scope) or ZERO,
         cluster=extents(table, "cluster", scope) if "cluster" in table else (ONE, ONE, ONE),
-        tensor_maps=tuple(_tensor_maps(table, scope, fixed, defined)),
+        tensor_maps=_tensor_maps(table, scope, fixed, defined),
         architecture_features=table.flag("architecture_features"),
     )
     table.close()
@@ -78,9 +70,13 @@ def read_launch(
 
 
 def launch_restrictions(
-    launch: Launch, derived: Mapping[str, Expression], top: Table, scope: Scope
+    launch: Launch,
+    derived: Mapping[str, Expression],
+    top: Table,
+    scope: Scope,
+    language: Language,
 ) -> Iterator[Restriction]:
-    """What the device demands of one block and of clusters, and whole divisions in the launch.
+    """Limits on one block and on clusters, and whole divisions in the launch.
 
     Raises:
         FamilyError: the family does not say what a block needs.
@@ -88,9 +84,16 @@ def launch_restrictions(
     for name in _BLOCK_NEEDS:
         if name not in scope:
             top.fail(f"derived.{name}", "is missing: device limits are checked against it")
-    yield from limit_restrictions(launch.resident_blocks.text)
-    sizes = {f"launch.grid[{i}]": each for i, each in enumerate(launch.grid)}
-    sizes |= {f"launch.block[{i}]": each for i, each in enumerate(launch.block)}
+    yield from language.block_restrictions(launch.resident_blocks.text)
+    for kernel in (*launch.before, *launch.after):
+        if kernel.shared_bytes is not ZERO:
+            never, needed = f"not {_enclosed(kernel.when.text)}", kernel.shared_bytes.text
+            yield Restriction(
+                Expression.parse(f"{never} or {_enclosed(needed)} <= shared_bytes_per_block"),
+                f"hardware limit on the shared memory of one block of {kernel.kernel}",
+            )
+    sizes = {f"launch.grid[{i}]": size for i, size in enumerate(launch.grid)}
+    sizes |= {f"launch.block[{i}]": size for i, size in enumerate(launch.block)}
     sizes["launch.shared_bytes"] = launch.shared_bytes
     implied = {restriction.text for restriction in whole_divisions(derived)}
     for restriction in whole_divisions(sizes):
@@ -115,13 +118,17 @@ def extents(
     return tuple(scope.expression(table, key, text, exact_division=True) for text in texts)
 
 
+def _optional(table: Table, key: str, scope: Scope) -> Expression | None:
+    return size(table, key, scope) if key in table else None
+
+
 def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
-    when = scope.expression(table, "when", table.text("when"), exact_division=False)
     kernel = AuxiliaryKernel(
         kernel=table.name("kernel"),
-        when=when,
+        when=scope.expression(table, "when", table.text("when"), exact_division=False),
         grid=extents(table, "grid", scope),
         block=extents(table, "block", scope),
+        shared_bytes=_optional(table, "shared_bytes", scope) or ZERO,
     )
     table.close()
     return kernel
@@ -129,22 +136,32 @@ def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
 
 def _tensor_maps(
     table: Table, scope: Scope, fixed: Scope, defined: Operation
-) -> Iterator[TensorMap]:
+) -> tuple[TensorMap, ...]:
     matrices = {each.name: each for each in defined.operands if len(each.shape) == 2}
-    seen: set[str] = set()
+    maps: dict[str, TensorMap] = {}
     for entry in table.tables("tensor_maps"):
-        operand = entry.choice("operand", matrices)
-        if operand in seen:
-            entry.fail("operand", f"must not be {operand} twice")
-        seen.add(operand)
-        for key in ("transposed_box", "rounded"):
-            if key in entry and matrices[operand].written:
-                entry.fail(key, f"must be left out: {operand} is written, as it is stored")
-        turned = "transposed_box" in entry
+        region = None
+        if "region" in entry:
+            key, name = "region", entry.name("region")
+            if "workspace_bytes" not in table:
+                entry.fail(key, "must lie in a workspace, and workspace_bytes is missing")
+            if f"{name.lower()}_map" in scope:
+                entry.fail(key, f"must have another name: {name.lower()}_map is defined")
+            region = _region(entry, scope)
+        else:
+            key, name = "operand", entry.choice("operand", matrices)
+            if matrices[name].written:
+                for other in ("transposed_box", "rounded"):
+                    if other in entry:
+                        entry.fail(other, f"must be left out: {name} is written, as it is stored")
         made = TensorMap(
-            operand=operand,
+            operand=name,
             box=_box(entry, "box", scope),
-            transposed_box=_box(entry, "transposed_box", scope) if turned else None,
+            transposed_box=(
+                _box(entry, "transposed_box", scope)
+                if region is None and "transposed_box" in entry
+                else None
+            ),
             swizzle=entry.whole("swizzle", 0) if "swizzle" in entry else 0,
             rounded=entry.choice("rounded", ROUNDINGS) if "rounded" in entry else "",
             when=(
@@ -152,13 +169,28 @@ def _tensor_maps(
                 if "when" in entry
                 else ONE
             ),
+            region=region,
         )
+        if made.argument in maps:
+            entry.fail(key, f"must not be {name} twice")
         if made.swizzle not in SWIZZLES:
             entry.fail(
                 "swizzle", f"must be one of {', '.join(map(str, SWIZZLES))}, got {made.swizzle}"
             )
         entry.close()
-        yield made
+        maps[made.argument] = made
+    return tuple(maps.values())
+
+
+def _region(entry: Table, scope: Scope) -> Region:
+    columns = size(entry, "columns", scope)
+    return Region(
+        dtype=entry.choice("dtype", DTYPES),
+        offset=_optional(entry, "offset", scope) or ZERO,
+        rows=size(entry, "rows", scope),
+        columns=columns,
+        leading=_optional(entry, "leading", scope) or columns,
+    )
 
 
 def _box(entry: Table, key: str, scope: Scope) -> tuple[Expression, ...]:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from autotune.core.configuration import Value
-    from autotune.families.family import AuxiliaryKernel, KernelFamily
+    from autotune.families.family import KernelFamily
     from autotune.families.gpu.launch import LaunchPlan
+    from autotune.families.parts import AuxiliaryKernel
 
 
 def check_constant_launches(

@@ -69,7 +69,7 @@ def support_source(dtype: str, out_dtype: str | None = None) -> Source:
     text = resources.files("autotune.gpu.launch").joinpath("support.cu").read_text()
     types = f"typedef {result.c_type} T;\ntypedef {word.c_type} WORD;\n"
     target = vendor().support_target
-    return Source(f"{includes(result)}{types}\n{text}", "transpose", (), target)
+    return Source(f"{includes(result)}{types}\n{text}", "transpose", (), target, ".cu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,8 @@ class Wanted:
         if self.key in _CODE:
             return True
         family = self.planner.family
-        path = self.programs.known(family.name, family.target, self._source_key)
+        settings = family.language.settings()
+        path = self.programs.known(family.name, family.target, self._source_key, settings)
         if path is None or not unchanged(family.template_files):
             return False
         return all(is_kept(self.programs, each) for each in self._requests(self._read(path)))
@@ -147,13 +148,12 @@ class Wanted:
 
         if not unchanged(family.template_files):  # what was read is not what it would make now
             return rendered()
-        key = self._source_key
-        return self._read(self.programs.written(family.name, family.target, key, rendered))
+        key, settings = self._source_key, family.language.settings()
+        path = self.programs.written(family.name, family.target, key, rendered, settings)
+        return self._read(path)
 
     def _read(self, path: Path) -> Source:
-        family = self.planner.family
-        text = path.read_text(encoding="utf-8")
-        return Source(text, family.operation, family.runtime_parameters, family.target)
+        return Source.of(self.planner.family, path.read_text(encoding="utf-8"))
 
     def _requests(self, source: Source) -> list[CompileRequest]:
         family, launch = self.planner.family, self.planner.family.launch

@@ -13,8 +13,7 @@ from autotune.core.errors import AutotuneError, FamilyError, OutOfTimeError
 from autotune.core.limits import limits_of
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
-from autotune.families.gpu.bound import Bound
-from autotune.families.gpu.launch import Binary, architecture_of, kernel_layout, resident_blocks
+from autotune.families.gpu.launch import Binary, architecture_of, kernel_layout
 from autotune.families.gpu.launched import check_launches
 from autotune.families.gpu.occupancy import occupancy
 from autotune.families.gpu.planning import Planner
@@ -246,7 +245,6 @@ class GpuBackend(WorkerBackend):
     def _admit(self, candidate: Candidate, compiled: Compiled) -> Prepared | Measurement:
         """Past the gate, or turned away with what the binary needs."""
         family, configuration = self._families[candidate.family], candidate.configuration
-        point = Bound(family, configuration, self._problem, self._limits).at(self._problem)
         planner = Planner(family, configuration, self._problem.dtype, self._limits)
         plan = planner.plan(self._problem)
         sized = {case: self._problem.with_sizes(*case.sizes) for case in cases_of(self._problem)}
@@ -280,7 +278,7 @@ class GpuBackend(WorkerBackend):
             threads=main.threads,
             dynamic_shared_bytes=main.shared_bytes,
             kernel=family.operation,
-            resident_blocks=resident_blocks(point),
+            resident_blocks=planner.resident_blocks(self._problem),
         )
         if refusal is not None:
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)

@@ -11,7 +11,6 @@ from autotune.core.printable import shown
 from autotune.exporting.exportable import Exported, expanded
 from autotune.families.gpu.launch import Binary, architecture_of, kernel_layout
 from autotune.families.gpu.planning import planner_of
-from autotune.families.languages import language_of
 from autotune.gpu.compiling import compile_source
 from autotune.gpu.interface import STATIC_SHARED_BYTES
 
@@ -65,7 +64,7 @@ def export(exportable: Exportable, form: str) -> Exported:
         )
     else:
         # For Numba it is a module, which must not have the name of the one that launches it.
-        names["source"] = f"{exportable.name}_source{language_of(family.target).suffix}"
+        names["source"] = f"{exportable.name}_source{family.language.suffix}"
         files[names["source"]] = program.source.text.encode()
     return Exported(exportable.name, {**exportable.common_files(names), **files}, tuple(notes))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from autotune.core.check import Check
     from autotune.exporting.exportable import Exportable, Exported
-    from autotune.families.languages import Language
+    from autotune.families.family import Language
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
     from autotune.serving.target import Work
@@ -32,10 +32,11 @@ class CudaTarget(GpuTarget):
     @classmethod
     def language(cls) -> Language:
         """CUDA C++."""
+        from autotune.families.family import Language
         from autotune.families.gpu import cuda_source
         from autotune.families.gpu.cuda_kernels import kernels_of
         from autotune.families.gpu.cuda_layout import laid_out
-        from autotune.families.languages import Language
+        from autotune.families.gpu.occupancy import limit_restrictions
 
         return Language(
             limits=LIMIT_NAMES,
@@ -49,7 +50,9 @@ class CudaTarget(GpuTarget):
             headers=True,
             kernels=kernels_of,
             launched=True,
+            block_restrictions=limit_restrictions,
             mapped=True,
+            featured="{}a".format,
         )
 
     @classmethod
@@ -92,13 +95,15 @@ class NumbaCudaTarget(CudaTarget):
     @classmethod
     def language(cls) -> Language:
         """Python for Numba-CUDA; its templates share a signature of their own."""
-        from autotune.families.languages import Language
+        from autotune.families.family import Language
+        from autotune.families.gpu.occupancy import limit_restrictions
         from autotune.families.python_source import check_module
 
         return Language(
             limits=LIMIT_NAMES,
             check=check_module,
             launched=True,
+            block_restrictions=limit_restrictions,
             runtime=False,
             settings=numba_settings,
         )

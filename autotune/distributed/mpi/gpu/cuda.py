@@ -33,7 +33,7 @@ _BLOCKS = (1024, 1, 1)
 def accumulate_source(dtype: str) -> Source:
     """The source of what adds matrices up."""
     text = resources.files("autotune.distributed.mpi.gpu").joinpath("accumulate.cu").read_text()
-    return Source(f"typedef {DTYPES[dtype].c_type} T;\n\n{text}", "accumulate", (), "cuda")
+    return Source(f"typedef {DTYPES[dtype].c_type} T;\n\n{text}", "accumulate", (), "cuda", ".cu")
 
 
 class Gpu:
