@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,21 +63,28 @@ def test_programs_are_kept_apart_and_records_go_stale(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs = ProgramCache(tmp_path)
-    plain, toolchain = programs.write(SOURCE, "gemm"), read_cpu().toolchain
+
+    def source() -> Source:
+        return replace(SOURCE, settings=numba_settings())
+
+    def written() -> Path:
+        return programs.written("gemm", "cpu", "key", source, numba_settings())
+
+    plain, toolchain = programs.write(source(), "gemm"), read_cpu().toolchain
     assert plain.parent == tmp_path / "cpu"
     assert SETTINGS not in toolchain
-    assert programs.written("gemm", "cpu", "key", lambda: SOURCE) == plain
+    assert written() == plain
     monkeypatch.setenv("NUMBA_LOOP_VECTORIZE", "0")
-    other = programs.write(SOURCE, "gemm")
+    other = programs.write(source(), "gemm")
     assert other.name == plain.name
     assert other.parent != plain.parent
-    assert programs.known("gemm", "cpu", "key") is None
-    assert programs.written("gemm", "cpu", "key", lambda: SOURCE) == other
+    assert programs.known("gemm", "cpu", "key", numba_settings()) is None
+    assert written() == other
     changes = toolchain_changes(read_cpu().toolchain, toolchain)
     assert changes == ["settings LOOP_VECTORIZE=0 → none"]
     monkeypatch.undo()
     assert numba_settings() == ""
-    assert programs.known("gemm", "cpu", "key") == plain
+    assert programs.known("gemm", "cpu", "key", numba_settings()) == plain
 
 
 def test_a_program_may_change_them_itself(monkeypatch: pytest.MonkeyPatch) -> None:
