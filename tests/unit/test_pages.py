@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import re
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from build_site import LINK, ROOT, pages
 
 PAGES = list(pages())
+FRAMEWORKS = {"torch", "jax"}
 FILE = re.compile(
     r"`((?:autotune|benchmarks|docs|examples|search_spaces|templates|tests)/[\w./-]+)`"
 )
@@ -44,6 +47,19 @@ def test_every_page_is_linked_from_the_first() -> None:
 def test_files_that_a_page_names_are_there(page: Path) -> None:
     missing = [name for name in FILE.findall(prose(page)) if not (ROOT / name).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_what_programs_of_a_page_import_is_there(page: Path) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        for node in ast.walk(ast.parse(block)):
+            package, _, name = str(getattr(node, "module", None)).partition(".")
+            if not isinstance(node, ast.ImportFrom) or package != "autotune":
+                continue
+            if name in FRAMEWORKS and importlib.util.find_spec(name) is None:
+                continue
+            module = importlib.import_module(str(node.module))
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)
