@@ -178,6 +178,8 @@ def _show(args: argparse.Namespace) -> CommandResult:
             f"speed of {record.baseline.name}, "
             f"{record.baseline.median_s:.4g} s"
         )
+    if record.score is not None:
+        lines.append(f"{record.objective:<13}{record.score:.4g}, which it was chosen by")
     lines += [f"{styled('but', Style.YELLOW)}          {caveat}" for caveat in record.caveats]
     lines += [
         f"effort       {effort.trials} trials in {effort.seconds:.4g} s, "

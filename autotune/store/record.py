@@ -94,12 +94,14 @@ class _Document(Struct, kw_only=True):
     noise: AnyLine = ""
     beat: RecordIds = ()
     lost_to: RecordIds = ()
+    objective: Line = "time"
+    score: NotNegative | None = None
 
 
 _MEASURED = _Document.__struct_fields__[:13]
 """Fields that are the same in Python and in JSON, and that the id is over."""
 
-_LATER = ("noise", "beat", "lost_to")
+_LATER = ("noise", "beat", "lost_to", "objective", "score")
 
 
 class _Summed:
@@ -136,6 +138,8 @@ class TuningRecord(_Summed):
         noise: what disturbed the measurement, in one line; empty when nothing was seen to.
         beat: ids of the records that were slower when measured in turns with this one.
         lost_to: ids of those that were faster.
+        objective: name of what kernels were compared by.
+        score: by that objective; None where it is time, whose score is the median.
 
     Raises:
         InputError: a field has the wrong type or is out of range; the message names it.
@@ -162,6 +166,8 @@ class TuningRecord(_Summed):
     noise: str = ""
     beat: tuple[str, ...] = ()
     lost_to: tuple[str, ...] = ()
+    objective: str = "time"
+    score: float | None = None
 
     def __post_init__(self) -> None:
         _make_floats(self, "median_s", "gflops")
@@ -262,7 +268,9 @@ class TuningRecord(_Summed):
 
     def _beside(self) -> dict[str, Any]:
         """The fields that were not measured, or were seen in one run."""
+        other = {"objective": self.objective, "score": self.score}
         return {
+            **(other if self.objective != "time" else {}),
             "binary": None if self.binary is None else self.binary.to_json(),
             "noise": self.noise,
             "beat": list(self.beat),

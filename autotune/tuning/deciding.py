@@ -201,7 +201,8 @@ class _Contest:
     ) -> TuningRecord:
         """Store the record of a finalist, and what it was compiled to."""
         context, finals, candidate = self.run.context, self.finals, self.chosen[position]
-        median_s, interval = _times(finals.measurements[position])
+        objective, measurement = self.run.run.objective, finals.measurements[position]
+        median_s, interval = _times(measurement)
         ratio, baseline = finals.ratios[position], None
         if finals.baseline is not None and ratio is not None:
             baseline = BaselineRecord(finals.baseline.name, finals.baseline.median_s, ratio)
@@ -229,6 +230,8 @@ class _Contest:
             noise=self.noise,
             beat=beat,
             lost_to=lost_to,
+            objective=objective.name,
+            score=None if objective is TIME else measurement.score,
         )
         contents = [] if binary is None else [binary.content, binary.support]
         context.store.add(record, binaries=filter(None, contents))

@@ -9,6 +9,7 @@ import pytest
 from stopwatch import Stopwatch
 
 from autotune import Gemm, TuneResult, TuningRecord, tune
+from autotune.cli import main
 from autotune.cli.tuned import summary
 from autotune.core.errors import InputError, StudyError, TuningFailedError
 from autotune.core.measurement import Measurement, Outcome
@@ -213,7 +214,7 @@ class Frugal(Stopwatch):
 
 
 def test_another_objective_chooses_what_is_better_by_it(
-    run: Callable[..., TuneResult], tmp_path: Path
+    run: Callable[..., TuneResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fast = run(watch(), study="fast")
     assert fast.best.candidate.family == "blocked"
@@ -222,6 +223,10 @@ def test_another_objective_chooses_what_is_better_by_it(
     frugal = run(Frugal(read_cpu(), by_family), study="frugal", objective="energy")
     assert frugal.best.candidate.family == "loops"
     assert frugal.best.beat == (fast.best.id,)
+    assert (fast.best.objective, fast.best.score) == ("time", None)
+    assert (frugal.best.objective, frugal.best.score) == ("energy", 5e-4)
+    assert main(["cache", "show", frugal.best.id, "--cache", str(tmp_path)]) == 0
+    assert "energy       0.0005, which it was chosen by" in capsys.readouterr().out
     assert served(tmp_path) == frugal.serving == frugal.best
     # Study, cache and trials have the same scores, and the times beside them.
     rows = TuningCache(tmp_path / "tuning.sqlite").measurements(study="frugal")
