@@ -311,7 +311,8 @@ class TuningCache:
             for candidate, measurement in rows
         ]
         with schema.transaction(self.path, self._timeout_s) as connection:
-            connection.executemany(_ADD_MEASUREMENT, values)
+            named = (dict(zip(_NAMES, row, strict=True)) for row in values)
+            connection.executemany(_ADD_MEASUREMENT, named)
 
     def measurements(
         self,
@@ -418,13 +419,16 @@ _COLUMNS = (
     "interval_low_s, interval_high_s, repeats, error, reason, details, created"
 )
 
+_NAMES = _COLUMNS.split(", ")
+
 _ADD_MEASUREMENT = f"""
     INSERT INTO measurements ({_COLUMNS})
-    SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16
+    SELECT {", ".join(f":{name}" for name in _NAMES)}
     WHERE NOT EXISTS (
         SELECT 1 FROM measurements INDEXED BY measurements_by_candidate
         WHERE (study, family, configuration, fingerprint, operation, problem, target, outcome)
-            = (?1, ?6, ?7, ?2, ?3, ?4, ?5, ?8) AND median_s IS ?9
+            = (:study, :family, :configuration, :fingerprint, :operation, :problem, :target,
+               :outcome) AND median_s IS :median_s
     )
 """
 

@@ -53,7 +53,7 @@ class TestCudaEvaluator(EvaluatorConformance):
             {family.name: family},
             gpu,
             ProgramCache(folder / "programs"),
-            effort=Effort(budget_s=0.02, timeout_s=15.0, finals_s=0.2, compile_timeout_s=20.0),
+            effort=Effort(budget_s=0.02, timeout_s=60.0, finals_s=0.2, compile_timeout_s=20.0),
             workers=2,
         ) as evaluator:
             yield evaluator

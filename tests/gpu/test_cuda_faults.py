@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
 
 FAULTS = {
-    "hung kernel": (suspect("hangs"), Outcome.TIMEOUT, "still running after 2 s"),
+    "hung kernel": (suspect("hangs"), Outcome.TIMEOUT, "still running after 8 s"),
     "illegal address": (suspect("illegal"), Outcome.LAUNCH_FAILED, "CUDA_ERROR_ILLEGAL_ADDRESS"),
     "misaligned access": (
         suspect("misaligned"),
@@ -65,7 +65,7 @@ def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         {family.name: family},
         gpu,
         ProgramCache(folder / "programs"),
-        effort=Effort(budget_s=0.02, timeout_s=15.0, compile_timeout_s=20.0),
+        effort=Effort(budget_s=0.02, timeout_s=60.0, compile_timeout_s=20.0),
         workers=2,
     ) as evaluator:
         yield evaluator

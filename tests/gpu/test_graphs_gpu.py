@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from kernels_at_once import kernels_at_once
 
 from autotune import Gemm, matmul
 from autotune.core.configuration import Candidate
+from autotune.core.session import forget
 from autotune.families.program_cache import ProgramCache
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
@@ -248,7 +250,10 @@ def test_loading_and_calling_disturbs_no_capture_of_another_thread(
         captured.check(library.host(c), captured.operands(seed))
 
 
-def test_matmul_is_captured(library: Any) -> None:
+def test_matmul_is_captured(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a kernel: libraries may refuse to be captured before their first call, or ever."""
+    kernels_at_once(monkeypatch)
+    forget()
     rng = np.random.default_rng(7)
     values = [rng.standard_normal(shape).astype(np.float32) for shape in ((75, 130), (130, 91))]
     a, b = map(library.device, values)

@@ -11,24 +11,26 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba_here import needs_numba
 from test_runtime_gpu import Library, check, operands, product
 
 pytest.importorskip("numba_cuda", reason="pip install '.[numba-cuda]'")
+needs_numba()
 
-from autotune import Gemm, MatchQuality, load, tune
-from autotune.cli import main
-from autotune.core.configuration import Candidate
-from autotune.core.device import Device
-from autotune.core.measurement import Outcome
-from autotune.families.gpu.planning import Planner
-from autotune.families.modules import load_module
-from autotune.families.program_cache import ProgramCache
-from autotune.families.rendering import render
-from autotune.gpu.driver import activated
-from autotune.gpu.nvidia.target import NumbaCudaTarget
-from autotune.measuring.evaluator import Effort
-from autotune.serving.target import Work
-from autotune.targets.families import load_families
+from autotune import Gemm, MatchQuality, load, tune  # noqa: E402
+from autotune.cli import main  # noqa: E402
+from autotune.core.configuration import Candidate  # noqa: E402
+from autotune.core.device import Device  # noqa: E402
+from autotune.core.measurement import Outcome  # noqa: E402
+from autotune.families.gpu.planning import Planner  # noqa: E402
+from autotune.families.modules import load_module  # noqa: E402
+from autotune.families.program_cache import ProgramCache  # noqa: E402
+from autotune.families.rendering import render  # noqa: E402
+from autotune.gpu.driver import activated  # noqa: E402
+from autotune.gpu.nvidia.target import NumbaCudaTarget  # noqa: E402
+from autotune.measuring.evaluator import Effort  # noqa: E402
+from autotune.serving.target import Work  # noqa: E402
+from autotune.targets.families import load_families  # noqa: E402
 
 PROBLEM = Gemm(129, 200, 67)
 FAMILIES = load_families(target="numba-cuda")

@@ -23,7 +23,6 @@ from autotune.core.errors import OperandError
 from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import activated, driver
-from autotune.gpu.launch import resident
 from autotune.gpu.nvidia.device import load_driver
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.measuring.evaluator import Effort
@@ -406,9 +405,9 @@ def test_one_binary_for_many_shapes(
         each for each in itertools.starmap(PROBLEM.with_sizes, shapes) if planner.valid(each)
     ]
     assert len(problems) > 3
-    monkeypatch.setattr(resident, "_LOADED", {})
+    monkeypatch.setattr(launching, "_LOADED", {})
     kernels = [target.kernel(family, candidate, each, gpu, programs) for each in problems]
-    assert len(resident._LOADED) == 1
+    assert len(launching._LOADED) == 1
     held = [(each, operands(each)) for each in problems]
     arrays = [[streaming.device(array) for array in each[:2]] for _, each in held]
     streams = [streaming.stream() for _ in range(2)]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba_here import needs_numba
 from test_target import RunningConformance
 
 from autotune.distributed.hybrid.target import HybridTarget
@@ -36,7 +37,7 @@ class TestCuda(OnDevice):
 class TestNumbaCuda(OnDevice):
     @pytest.fixture
     def target(self) -> Target:
-        pytest.importorskip("numba.cuda")
+        needs_numba()
         return NumbaCudaTarget()
 
 

@@ -63,7 +63,7 @@ def test_configurations_are_verified_and_timed(
             measurement = rig.evaluate(candidate, None)
             # What spills is not run; whatever is run is right.
             rejected = measurement.outcome is Outcome.REJECTED
-            assert measurement.ok or rejected, (candidate, measurement)
+            assert measurement.ok or rejected, f"{measurement.reason}: {candidate}"
 
 
 def test_many_blocks_add_up_in_the_same_order_each_time(tmp_path: Path, gpu: Device) -> None:

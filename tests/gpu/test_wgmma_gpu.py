@@ -121,7 +121,6 @@ def to_tf32(values: NDArray[Any]) -> NDArray[Any]:
     return (bits & np.uint32(0xFFFFE000)).view(np.float32)
 
 
-@pytest.mark.sampled(60)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 def test_products_are_right(
@@ -141,7 +140,6 @@ def test_products_are_right(
     kernel.close()
 
 
-@pytest.mark.sampled(14)
 @pytest.mark.parametrize(
     ("dtype", "out_dtype", "layout"),
     [
@@ -224,7 +222,6 @@ REDUCED_CALLS = (
 )
 
 
-@pytest.mark.sampled(16)
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize(
     ("dtype", "out_dtype", "layout"), [("float16", "float32", "nt"), ("bfloat16", None, "nn")]
@@ -350,7 +347,7 @@ def test_a_barrier_that_never_completes_costs_one_trial(
     hangs, right = (
         Candidate(name, each.default(problem, gpu.limits)) for name, each in families.items()
     )
-    effort = Effort(budget_s=0.02, timeout_s=15.0)
+    effort = Effort(budget_s=0.02, timeout_s=60.0)
     folder = ProgramCache(tmp_path / "programs")
     with GpuEvaluator(problem, families, gpu, folder, effort=effort, workers=2) as evaluator:
         for _ in range(2):

@@ -302,6 +302,29 @@ static inline Value __shfl_xor_sync(unsigned mask, Value value, int distance) {
   return host::offered<Value>(self ^ std::size_t(distance), host::offer(value));
 }
 
+// What the thread so many places behind in the warp offers; its own value where there is none.
+template <typename Value>
+static inline Value __shfl_down_sync(unsigned mask, Value value, int distance) {
+  const std::size_t self = host::running->number;
+  if (mask != 0xffffffffu) host::fail("an exchange among some threads of a warp");
+  const bool inside = self % 32 + std::size_t(distance) < 32;
+  return host::offered<Value>(inside ? self + std::size_t(distance) : self, host::offer(value));
+}
+
+static inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
+  return std::exchange(*address, *address + value);
+}
+
+static inline unsigned long long atomicMax(unsigned long long* address, unsigned long long value) {
+  return std::exchange(*address, *address < value ? value : *address);
+}
+
+static inline long long __double_as_longlong(double value) {
+  long long bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
 // What the thread of the warp that `lane` names offers. All threads of a warp must take part.
 template <typename Value>
 static inline Value __shfl_sync(unsigned mask, Value value, int lane) {

@@ -38,6 +38,9 @@ _KINDS: dict[str, Any] = {
     "long long": ctypes.c_longlong,
     "float": ctypes.c_float,
     "double": ctypes.c_double,
+    "unsigned short": ctypes.c_ushort,
+    "unsigned": ctypes.c_uint,
+    "unsigned long long": ctypes.c_ulonglong,
 }
 _PAGE = mmap.PAGESIZE
 
