@@ -23,6 +23,7 @@ from autotune.core.errors import OperandError
 from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import activated, driver
+from autotune.gpu.launch import kernel as launching
 from autotune.gpu.nvidia.device import load_driver
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.measuring.evaluator import Effort
