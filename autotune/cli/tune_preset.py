@@ -79,8 +79,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
 
 def _preset(args: argparse.Namespace) -> TuningPreset:
     """What is tuned, which no other option may say."""
-    from autotune.surveying.presets import find_preset
-    from autotune.surveying.shape_preset import DEFAULT_SECONDS, preset_of_shapes
+    from autotune.surveying.presets import DEFAULT_SECONDS, find_preset, preset_of_shapes
 
     said = f"--shapes {args.shapes}" if args.preset is None else f"--preset {args.preset}"
     for option in (

@@ -38,7 +38,7 @@ LARGEST_SWEEP = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class SweepResult:
-    """What a sweep has measured, in this run and in those before it.
+    """Measurements of a sweep, in this run and in those before it.
 
     Attributes:
         problem: what was swept.
@@ -66,7 +66,7 @@ class SweepResult:
 
     @property
     def complete(self) -> bool:
-        """Whether everything wanted has been measured."""
+        """Everything wanted has been measured."""
         return len(self.measured) == self.wanted
 
     @property

@@ -1,4 +1,4 @@
-"""What `load`, `tune` and `sweep` are told, checked before any work is done."""
+"""Checks of arguments of `load`, `tune` and `sweep`, before any work is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which configurations are taken: one worker per configuration, over Optuna storage only.
+"""Claims to configurations: one worker per configuration, over Optuna storage only.
 
 A worker *claims* a row by writing it as an attribute of its own trial, then reads all trials
 again. If nobody else holds the row, it is the worker's. Otherwise it gives way and chooses again.
@@ -49,7 +49,7 @@ _POLL_S = 0.005
 
 
 class Ledger:
-    """Which rows are visited, kept up to date from a study's trials.
+    """The visited rows, kept up to date from a study's trials.
 
     A trial that has ended never changes, so that it is read once: what a refresh costs does not
     grow with the trials of the study.
@@ -78,7 +78,7 @@ class Ledger:
 
     @property
     def exhausted(self) -> bool:
-        """Whether no row is left to propose."""
+        """No row is left to propose."""
         return len(self.visited) >= self._space.size
 
     def refresh(self, trials: Sequence[FrozenTrial], but: int | None = None) -> None:
@@ -203,7 +203,7 @@ def fail(study: optuna.Study, trial: optuna.Trial | FrozenTrial, reason: str) ->
 
 
 def _never_ran(trial: FrozenTrial, reason: str) -> bool:
-    """Whether a trial was ended for that reason, and not with a measurement."""
+    """A trial was ended for that reason, and not with a measurement."""
     attrs = trial.user_attrs
     return trial.state is TrialState.FAIL and OUTCOME not in attrs and attrs.get(REASON) == reason
 

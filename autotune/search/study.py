@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, overload
 
 import optuna
@@ -13,7 +15,6 @@ from autotune.search.interrupts import deferred_interrupt
 from autotune.search.quiet import quiet
 from autotune.search.samplers import make_sampler
 from autotune.search.storage import close_storage, open_storage, storage_errors
-from autotune.search.subject import Subject
 from autotune.search.tuning_study import TuningStudy
 
 if TYPE_CHECKING:
@@ -29,6 +30,51 @@ SPACE = "autotune:space"
 
 SUBJECT = "autotune:subject"
 """Study attribute: what its trials are of, as `Subject.key` has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A problem, where it runs, and on what.
+
+    Attributes:
+        operation: the operation's name.
+        problem: every field of the problem.
+        target: the target's name.
+        device: the device's name, for people.
+        fingerprint: the digest of the device's fingerprint.
+        objective: the name of what trials cost by.
+    """
+
+    operation: str
+    problem: Mapping[str, Any]
+    target: str
+    device: str
+    fingerprint: str
+    objective: str = "time"
+
+    def key(self) -> dict[str, Any]:
+        """Every field as JSON-able values."""
+        return asdict(self)
+
+    def differences(self, stored: object) -> list[str]:
+        """Differences of a stored key: "dtype is float32 there and float64 here"."""
+        there = stored if isinstance(stored, Mapping) else {}
+        problem = there.get("problem")
+        there = {"objective": "time", **(problem if isinstance(problem, Mapping) else {}), **there}
+        here = {"operation": self.operation, **self.problem, "target": self.target}
+        here["objective"] = self.objective
+        found = [
+            f"{name} is {there.get(name)} there and {value} here"
+            for name, value in here.items()
+            if there.get(name) != value
+        ]
+        if there.get("fingerprint") != self.fingerprint:
+            found.append(f"it is of {there.get('device')}, and this is {self._device(there)}")
+        return found
+
+    def _device(self, there: Mapping[str, Any]) -> str:
+        same = self.device == there.get("device")
+        return f"another {self.device}" if same else self.device
 
 
 @overload

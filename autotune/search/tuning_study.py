@@ -240,7 +240,7 @@ class TuningStudy(Generic[PointT]):
         return [self._record(trial) for trial in self._ledger().trials]
 
     def measured(self) -> list[tuple[PointT, Measurement]]:
-        """What was measured, failures too, by trial number; all workers' and earlier runs'."""
+        """Measurements, failures too, by trial number; all workers' and earlier runs'."""
         return [
             (record.candidate, record.measurement)
             for record in self.trials
@@ -275,7 +275,7 @@ class TuningStudy(Generic[PointT]):
             yield
 
     def _ledger(self) -> Ledger:
-        """Which rows are visited, as the storage has it now."""
+        """The visited rows, as the storage has it now."""
         with self._storing():
             self._sampler.refresh(self.optuna)
         return self._sampler.ledger

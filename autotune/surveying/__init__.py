@@ -8,10 +8,10 @@ from autotune.core.faces import lazily
 
 if TYPE_CHECKING:
     from autotune.surveying.preset_run import run_preset as run_preset
-    from autotune.surveying.shape_preset import preset_of_shapes as preset_of_shapes
+    from autotune.surveying.presets import preset_of_shapes as preset_of_shapes
 
 _HOMES = {
-    "preset_of_shapes": "shape_preset",
+    "preset_of_shapes": "presets",
     "run_preset": "preset_run",
 }
 

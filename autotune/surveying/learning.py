@@ -1,4 +1,4 @@
-"""What a survey has learned: the price book, programs that were tried, those that are broken."""
+"""Knowledge that a survey gains: the price book, programs that were tried or are broken."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Named = TypeVar("Named", Candidate, "Key")
 
 
 class Learning:
-    """What trials have taught about problems of one dtype.
+    """Knowledge of programs on problems of one dtype.
 
     Args:
         context: where the survey is held.
@@ -209,7 +209,7 @@ def in_variety(expected: Mapping[Named, float]) -> list[Named]:
 def _timed(
     candidate: Candidate, problem: Gemm, measurement: Measurement, program: Program
 ) -> Timed | None:
-    """What a trial teaches; None where it gave no time.
+    """The lesson of a trial; None where it gave no time.
 
     Nor does a brief first call by itself: it may have waited for memory and for code.
     """

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from autotune.core.checks import utc_now
 from autotune.core.deadline import Deadline
 from autotune.model import LARGEST, Portfolio, Sizes, build, is_modelled, with_calls
-from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord
 from autotune.surveying.queue import Until
-from autotune.surveying.sampling import Range, draw_problems
+from autotune.surveying.sampling import draw_problems
 from autotune.surveying.survey import EFFORT, Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from autotune.families.gpu.launch import Binary
-    from autotune.model import Entry, Key
-    from autotune.surveying.survey import Watch as VisitWatch
+    from autotune.model import Entry
+    from autotune.operations.problem import Gemm
+    from autotune.surveying.sampling import Range
     from autotune.tuning.context import DeviceContext
     from autotune.tuning.settings import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Lot:
-    """What one portfolio is made by: problems of one dtype and cap.
+    """Problems of one dtype and cap on threads, for which one portfolio is made.
 
     Attributes:
         problems: that are visited.
@@ -44,7 +42,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True)
 class SurveyPlan:
-    """What a preset surveys a device with: problems drawn by lot.
+    """A preset's survey of problems drawn at random.
 
     Attributes:
         within: problems that are drawn.
@@ -66,10 +64,10 @@ class SurveyPlan:
     threads: tuple[int | None, ...] = (None,)
 
     weights: ClassVar[Mapping[Gemm, float] | None] = None
-    """What problems count for; None counts all the same."""
+    """Weights of the problems; None weighs all the same."""
 
     def lots(self) -> Iterator[Lot]:
-        """One for each dtype and cap."""
+        """One lot for each dtype and cap."""
         for dtype, share in self.shares.items():
             for cap in self.threads:
                 drawn = draw_problems(self.within, self.most, self.seed, dtype, cap)
@@ -78,28 +76,23 @@ class SurveyPlan:
 
 @dataclass(frozen=True, slots=True)
 class OwnPlan:
-    """The same with a program's own problems, in place of such as are drawn.
-
-    Attributes:
-        weights: the problems, and what each counts for.
-        share: of the preset's time.
-    """
+    """A survey of a program's own problems, with their weights, in a share of the time."""
 
     weights: Mapping[Gemm, float]
     share: float
 
     def lots(self) -> Iterator[Lot]:
-        """One for each dtype and cap."""
+        """One lot for each dtype and cap."""
         groups: defaultdict[tuple[str, int | None], list[Gemm]] = defaultdict(list)
-        for each in self.weights:
-            groups[each.dtype, each.threads].append(each)
+        for problem in self.weights:
+            groups[problem.dtype, problem.threads].append(problem)
         for group in groups.values():
-            yield Lot(group, [], sum(self.weights[each] for each in group))
+            yield Lot(group, [], sum(self.weights[problem] for problem in group))
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What came of a survey.
+    """Result of a lot.
 
     Attributes:
         portfolio: what was stored.
@@ -116,7 +109,7 @@ class Surveyed:
 
 @dataclass(frozen=True, slots=True)
 class SurveyVisit:
-    """Where a survey stands.
+    """Progress of a survey: a visit that begins.
 
     Attributes:
         problem: that is visited.
@@ -133,8 +126,8 @@ class SurveyVisit:
     left_s: float
 
 
-Watch: TypeAlias = Callable[[SurveyVisit], None]
-"""Hears of each visit before it is made."""
+Watch: TypeAlias = "Callable[[SurveyVisit], None]"
+"""A callback of each visit before it is made."""
 
 
 def survey_device(
@@ -157,57 +150,53 @@ def survey_device(
         stopped: whether somebody wants an end.
         study: what measurements are stored under; those of an earlier survey under the same name
             are learned from, so that it must have been of the same families.
-        watch: hears of each visit.
+        watch: called before each visit.
 
     Raises:
         CacheError: the cache cannot be read or written.
     """
     run, begun_s = replace(run, effort=EFFORT), deadline.elapsed_s
-    lots = [lot for lot in (_served(context, each) for each in plan.lots()) if lot.problems]
+    lots = [lot for lot in (_served(context, lot) for lot in plan.lots()) if lot.problems]
     # Few threads first: what is good with them is a beginning for more, and compiled by then.
     lots.sort(key=lambda lot: lot.problems[0].threads or math.inf)
     made: dict[str, Portfolio] = {}
-    for number, lot in enumerate(lots):
-        left = sum(each.share for each in lots[number:])
+    for number, lot in enumerate(lots, 1):
+        left = sum(other.share for other in lots[number - 1 :])
         seconds = deadline.remaining_s * lot.share / left if left else 0.0
         if stopped() or not seconds:
             continue
-        problems = lot.problems
-        dtype, cap = problems[0].dtype, problems[0].threads
+        until, first = Until(Deadline(seconds), stopped), lot.problems[0]
         # What a cap leaves of the device is what its families must be valid on.
-        device = context.device if cap is None else context.target.device(problems[0])
+        device = context.device if first.threads is None else context.target.device(first)
         where = replace(context, device=device)
-        name = f"{study}-{dtype}" if cap is None else f"{study}-{dtype}-{cap}-threads"
-        own_time = Deadline(seconds)
-        before = where.predictor(problems[0].operation).portfolio(problems[0])
-        with where.evaluator(problems[0], run) as host:
-            watcher = _lot_watch(watch, number + 1, len(lots))
-            survey = Survey(where, run, host, problems, name, lot.further, watcher)
-            learning = survey.learning
-            survey.queue.add(learning.recall(name))
-            for portfolio in (before, made.get(dtype)):
+        cap = "" if first.threads is None else f"-{first.threads}-threads"
+        name = f"{study}-{first.dtype}{cap}"
+        before = where.predictor(first.operation).portfolio(first)
+
+        def watch_lot(problem: Gemm, visit: int, left_s: float, lot: int = number) -> None:
+            if watch is not None:
+                watch(SurveyVisit(problem, lot, len(lots), visit, left_s))
+
+        with where.evaluator(first, run) as host:
+            survey = Survey(where, run, host, lot.problems, name, lot.further, watch_lot)
+            survey.queue.add(survey.learning.recall(name))
+            for portfolio in (before, made.get(first.dtype)):
                 if portfolio is not None:
-                    survey.queue.add(learning.take(portfolio))
-            survey.hold(Until(own_time, stopped))
-            found = _stored(where, survey, problems, before, plan.weights, stopped)
+                    survey.queue.add(survey.learning.take(portfolio))
+            survey.hold(until)
+            found = _store(where, survey, lot.problems, before, plan.weights, stopped)
         if found is not None:
-            made[dtype] = found
+            made[first.dtype] = found
             now_s = deadline.elapsed_s
-            timed = [each for each in learning.book.programs if each.timed]
+            timed = [each for each in survey.learning.book.programs if each.timed]
+            programs = {each.key for each in timed} | {entry.key for entry in found.entries}
             count = sum(len(each.timed) for each in timed)
-            programs = {each.key for each in timed} | {each.key for each in found.entries}
             yield Surveyed(found, len(programs), count, now_s - begun_s)
             begun_s = now_s
 
 
-def _lot_watch(watch: Watch | None, lot: int, lots: int) -> VisitWatch | None:
-    if watch is None:
-        return None
-    return lambda problem, visit, left_s: watch(SurveyVisit(problem, lot, lots, visit, left_s))
-
-
 def _served(context: DeviceContext, lot: Lot) -> Lot:
-    """Of a lot, what there is a program for that a survey can try."""
+    """The problems of a lot for which there is a program that a survey can try."""
 
     def served(problems: Sequence[Gemm]) -> list[Gemm]:
         families = context.families.values()
@@ -216,7 +205,7 @@ def _served(context: DeviceContext, lot: Lot) -> Lot:
     return replace(lot, problems=served(lot.problems), further=served(lot.further))
 
 
-def _stored(
+def _store(
     context: DeviceContext,
     survey: Survey,
     problems: Sequence[Gemm],
@@ -224,10 +213,10 @@ def _stored(
     own: Mapping[Gemm, float] | None,
     stopped: Callable[[], bool],
 ) -> Portfolio | None:
-    """The portfolio, with the binaries that its programs need; None where nothing ran."""
-    device, first = context.device, problems[0]
+    """Store the portfolio, with the binaries that its programs need; None where nothing ran."""
+    device, first, learning = context.device, problems[0], survey.learning
     weights = None if own is None else {Sizes.of(each): own[each] for each in problems}
-    built = build(survey.learning.book, context.families, weights=weights)
+    built = build(learning.book, context.families, weights=weights)
     if not built.entries:
         return None
     entries = built.entries
@@ -235,20 +224,28 @@ def _stored(
         # Other shapes keep what served them: no lot has problems of every kind. What a program
         # took on another device is no price here, unless a program's own shapes are all there is.
         elsewhere = own is None and before.fingerprint != device.fingerprint
-        entries = _joined(
-            entries, survey.learning.at_prices_of_now(before.entries, timed=elsewhere)
-        )
+        chosen = {entry.key for entry in entries}
+        earlier = learning.at_prices_of_now(before.entries, timed=elsewhere)
+        kept = (entry for entry in earlier if entry.key not in chosen)
+        entries = (*entries, *kept)[:LARGEST]
     survey.complete(entries, stopped)
     architecture = getattr(device.limits, "architecture", "")
-    kept: dict[str, bytes] = {}
-    binaries = {
-        each.key: each
-        for each in (before.entries if before and before.architecture == architecture else ())
-    }
-    entries = tuple(
-        _with_binary(each, survey.learning.binaries, binaries, kept)
-        for each in with_calls(entries, context.families, first, device.limits)
-    )
+    same = before is not None and before.architecture == architecture
+    known = {entry.key: entry for entry in before.entries} if same and before else {}
+    binaries: dict[str, bytes] = {}
+
+    def with_binary(entry: Entry) -> Entry:
+        """Name an entry's binary, which is stored if it is new."""
+        if (binary := learning.binaries.get(entry.key)) is None:
+            old = known.get(entry.key, entry)
+            return replace(entry, binary=old.binary, support=old.support)
+        record = BinaryRecord.of(binary)
+        binaries[record.digest] = binary.content
+        if record.support is not None:
+            binaries[record.support] = binary.support
+        return replace(entry, binary=record.digest, support=record.support)
+
+    called = with_calls(entries, context.families, first, device.limits)
     portfolio = Portfolio(
         operation=first.operation,
         target=context.target.name,
@@ -259,37 +256,11 @@ def _stored(
         threads=first.threads,
         architecture=architecture,
         toolchain=device.toolchain,
-        entries=entries,
-        families=survey.learning.book.common,
+        entries=tuple(map(with_binary, called)),
+        families=learning.book.common,
         shapes=built.shapes,
         loss=built.loss,
         created=utc_now(),
     )
-    context.store.put_portfolio(portfolio, kept.values())
+    context.store.put_portfolio(portfolio, binaries.values())
     return portfolio
-
-
-def _joined(chosen: Sequence[Entry], before: Iterable[Entry]) -> tuple[Entry, ...]:
-    """What was chosen now, and what was there before as far as there is room."""
-    now = {each.key for each in chosen}
-    return (*chosen, *(each for each in before if each.key not in now))[:LARGEST]
-
-
-def _with_binary(
-    entry: Entry,
-    binaries: Mapping[Key, Binary],
-    before: Mapping[Key, Entry],
-    kept: dict[str, bytes],
-) -> Entry:
-    """An entry that names its binary, which is added to those kept if it is new."""
-    binary = binaries.get(entry.key)
-    if binary is None:
-        known = before.get(entry.key)
-        if known is None:
-            return entry
-        return replace(entry, binary=known.binary, support=known.support)
-    record = BinaryRecord.of(binary)
-    kept[record.digest] = binary.content
-    if record.support is not None:
-        kept[record.support] = binary.support
-    return replace(entry, binary=record.digest, support=record.support)

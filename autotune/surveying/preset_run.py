@@ -210,7 +210,7 @@ class _Task:
 
     @property
     def claim(self) -> Claim:
-        """What it says for itself when time is divided."""
+        """Its claim when time is divided."""
         record = self.record if self.result is None else self.result.best
         if record is None:
             gain = expected_gain(None, ())

@@ -1,4 +1,4 @@
-"""How a preset's time is divided: all problems first, then those that promise most.
+"""Division of a preset's time: all problems first, then those that promise most.
 
 Most of what tuning gains comes with the first trials, which are known-good points: a first round
 visits every problem for those. What is then left goes where more is expected, judged by how far a
@@ -28,15 +28,15 @@ SECOND_SHARE = 0.5
 """Of the time, what is kept for the second round."""
 
 LEAST_GAIN = 0.02
-"""What is expected of any problem, however well it has gone: nobody knows the best kernel."""
+"""Least gain expected of a problem, however well it has gone: nobody knows the best kernel."""
 
 UNKNOWN_GAIN = 1.0
-"""What is expected of a problem that has no kernel yet."""
+"""Gain expected of a problem that has no kernel yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a problem says for itself when time is divided.
+    """A problem's claim to time.
 
     Attributes:
         weight: seconds that the preset means for it.
@@ -79,26 +79,17 @@ def survey_s(left_s: float, share: float, problems: int) -> float:
 
 
 def in_turn(claims: Sequence[Claim]) -> list[int]:
-    """The order of first visits: who promises most, of equals each kind in turn.
-
-    Args:
-        claims: of all problems, in the preset's order.
-    """
+    """The order of first visits: the most promising first, of equals each kind in turn."""
     seen: Counter[str] = Counter()
     ranks = []
-    for each in claims:
-        ranks.append((-each.gain, seen[each.kind]))
-        seen[each.kind] += 1
+    for claim in claims:
+        ranks.append((-claim.gain, seen[claim.kind]))
+        seen[claim.kind] += 1
     return sorted(range(len(claims)), key=ranks.__getitem__)
 
 
 def second_round_s(left_s: float, weights: Sequence[float]) -> float:
-    """Seconds that the first round leaves to the second; none where they are too few for both.
-
-    Args:
-        left_s: seconds for all that is left to do.
-        weights: what the preset means for each problem that is to be visited.
-    """
+    """Seconds that the first round leaves to the second; none where they are too few for both."""
     if not weights:
         return 0.0
     first_s = (1 - SECOND_SHARE) * left_s * min(weights) / sum(weights)
@@ -118,12 +109,7 @@ def first_visit_s(left_s: float, weights: Sequence[float]) -> float | None:
 
 
 def second_visits(left_s: float, claims: Sequence[Claim]) -> list[tuple[int, float]]:
-    """Who is visited again, by position, and for how many seconds: the most promising first.
-
-    Args:
-        left_s: seconds for all of them.
-        claims: of those that could be.
-    """
+    """Second visits, by position and with their seconds: the most promising first."""
     order = sorted(range(len(claims)), key=lambda position: -claims[position].gain)
     while order:
         shares = [claims[position].weight * claims[position].gain for position in order]

@@ -1,8 +1,10 @@
-"""Tuning presets: lists of problems that one run tunes, as data."""
+"""Tuning presets: lists of problems that one run tunes, shipped or a program's own."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -14,11 +16,31 @@ from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import Table
 from autotune.operations.problem import GEMM, Gemm, Problem
+from autotune.runtime.shape_list import read_shapes
 from autotune.surveying.portfolios import OwnPlan, SurveyPlan
 from autotune.surveying.sampling import Range
+from autotune.targets.registry import make_target
 
 DTYPE_S = 240.0
 """Seconds for each element type, where users say which: 12 minutes for three."""
+
+DEFAULT_SECONDS = 480.0
+"""For a whole list, as for a preset."""
+
+TRIALS = 600
+"""The most configurations tried for one shape."""
+
+FEW = 12
+"""Shapes of a list that is tuned one by one alone, without a portfolio."""
+
+SURVEYED = 64
+"""Shapes of a longer one that its portfolio is made with."""
+
+SURVEY_SHARE = 0.5
+"""Of the time, what goes to that."""
+
+_BALANCE = 16
+"""Operations that processors do, more or less, while a byte comes from memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +82,7 @@ class TuningPreset:
 
     @property
     def seconds(self) -> float:
-        """What the whole run may take."""
+        """Seconds that the whole run may take."""
         return sum(each.seconds for each in self.problems)
 
     def of_dtypes(self, dtypes: Sequence[str]) -> TuningPreset:
@@ -74,26 +96,23 @@ class TuningPreset:
         Raises:
             UnknownNameError: there is no such type; the message lists those there are.
         """
-        wanted = dict.fromkeys(dtypes)
-        for dtype in wanted:
+        listed: dict[str, list[PresetProblem]] = {}
+        for member in self.problems:
+            listed.setdefault(member.problem.dtype, []).append(member)
+        first = self.problems[0].problem.dtype
+        problems: list[PresetProblem] = []
+        for dtype in dict.fromkeys(dtypes):
             if dtype not in DTYPES:
                 raise UnknownNameError(must_be("dtype", dtype, DTYPES))
-        problems = [each for dtype in wanted for each in self._of_dtype(dtype)]
+            members = listed.get(dtype, listed[first])
+            share = DTYPE_S / sum(member.seconds for member in members)
+            for member in members:
+                problem = GEMM.at(member.problem.shape, dtype=dtype)
+                problems.append(PresetProblem(problem, round(member.seconds * share, 3)))
         survey = self.survey
         if isinstance(survey, SurveyPlan):
-            survey = replace(survey, shares=dict.fromkeys(wanted, 1.0))
+            survey = replace(survey, shares=dict.fromkeys(dtypes, 1.0))
         return replace(self, problems=tuple(problems), survey=survey)
-
-    def _of_dtype(self, dtype: str) -> Iterator[PresetProblem]:
-        first = self.problems[0].problem.dtype
-        own = any(each.problem.dtype == dtype for each in self.problems)
-        listed = [
-            each for each in self.problems if each.problem.dtype == (dtype if own else first)
-        ]
-        share = DTYPE_S / sum(each.seconds for each in listed)
-        for each in listed:
-            problem = GEMM.at(each.problem.shape, dtype=dtype)
-            yield PresetProblem(problem, round(each.seconds * share, 3))
 
     @property
     def digest(self) -> str:
@@ -120,6 +139,69 @@ def find_preset(name: str) -> TuningPreset:
     if name not in presets:
         raise UnknownNameError(must_be("preset", name, presets))
     return presets[name]
+
+
+def preset_of_shapes(
+    path: Path,
+    *,
+    target: str | None = None,
+    operation: str = "gemm",
+    extra_families: Sequence[Path] = (),
+    seconds: float = DEFAULT_SECONDS,
+) -> TuningPreset:
+    """The preset of a list of shapes, the costliest first.
+
+    Time goes by the square root of what a shape costs the program: its weight times an estimate
+    of one product's time. Twice the time for a search brings less than the first half did, and a
+    shape that takes nine tenths of a program must not leave nothing to the others. Where there
+    are many, half of it goes to a portfolio for them all.
+
+    Runs with the same limits go on where the last one ended, though weights have changed since or
+    shapes have been added.
+
+    Args:
+        path: of the list (`autotune.runtime.shape_list`).
+        target: whose shapes are tuned, with those of no target; None takes the only one that the
+            list names, or else the best this machine has.
+        operation: whose shapes are tuned.
+        extra_families: folders of families of the user's own.
+        seconds: for all of them, all in.
+
+    Raises:
+        InputError: the list cannot be read, has no such shapes, or names several targets.
+    """
+    shapes = read_shapes(path, operation, extra_families)
+    named = sorted({shape.target for shape in shapes if shape.target})
+    if target is None and len(named) > 1:
+        raise InputError(
+            f"{path} has shapes of targets {' and '.join(named)}: choose one with --target"
+        )
+    chosen = target or (named[0] if named else make_target(None).name)
+    costs: defaultdict[Problem, float] = defaultdict(float)
+    for shape in shapes:
+        if shape.target in ("", chosen):
+            # In operations: those that it does, and those that its bytes hold up.
+            work = shape.problem.flops + _BALANCE * shape.problem.traffic
+            costs[shape.problem] += shape.weight * work
+    if not costs:
+        raise InputError(
+            f"{path} has shapes of target {' and '.join(named)} only, got --target {chosen}"
+        )
+    shares = {problem: math.sqrt(cost) for problem, cost in costs.items()}
+    order = sorted(shares, key=lambda problem: -shares[problem])
+    whole = sum(shares.values())
+    products = [problem for problem in order if isinstance(problem, Gemm)]
+    survey = OwnPlan({each: shares[each] for each in products[:SURVEYED]}, SURVEY_SHARE)
+    return TuningPreset(
+        name="shapes",
+        summary=f"the shapes of {path}",
+        target=chosen,
+        trials=TRIALS,
+        problems=tuple(PresetProblem(each, seconds * shares[each] / whole) for each in order),
+        survey=survey if len(products) > FEW else None,
+        operation=operation,
+        grows=True,
+    )
 
 
 def read_presets(path: Path) -> dict[str, TuningPreset]:

@@ -59,7 +59,7 @@ class Until:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is begun."""
+        """Nothing more is begun."""
         return self.stopped() or self.deadline.over
 
 

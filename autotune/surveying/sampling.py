@@ -34,7 +34,7 @@ _LARGE = 6
 each step, and for nothing else."""
 
 _OF_LARGEST = 8
-"""What the largest size is divided by, for the least of a large problem. Every second thin problem
+"""Divisor of the largest size, for the least of a large problem. Every second thin problem
 is large in the other two: no cache of a GPU holds it, and memory sets its time."""
 
 _ELEMENTS = 2**25
@@ -43,7 +43,7 @@ _ELEMENTS = 2**25
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Which problems are drawn, logarithmically uniform in each size.
+    """Bounds of the problems that are drawn, logarithmically uniform in each size.
 
     Attributes:
         outer: least and largest rows and columns of C.
@@ -56,7 +56,7 @@ class Range:
     work: tuple[float, float]
 
     def admits(self, m: int, n: int, k: int) -> bool:
-        """Whether there is as much work as there should be."""
+        """A problem of these sizes has as much work as it should."""
         least, most = self.work
         return least <= m * n * k <= most
 

@@ -51,12 +51,12 @@ class Budget:
 
     @property
     def interrupted(self) -> bool:
-        """Whether somebody asked for an end."""
+        """Somebody asked for an end."""
         return self._interrupt.requested
 
     @property
     def can_repeat_finals(self) -> bool:
-        """Whether there is time to hold the finals once more."""
+        """There is time to hold the finals once more."""
         return not self.interrupted and self.deadline.remaining_s > self._last_finals_s
 
     _last_finals_s = 0.0
@@ -66,7 +66,7 @@ class Budget:
         self.started_s = self.deadline.elapsed_s
 
     def spent(self, found: bool) -> bool:
-        """Whether no further trial is begun.
+        """No further trial is begun.
 
         Args:
             found: whether a candidate was valid: until then trials go on beyond the goal.
@@ -127,7 +127,7 @@ class Budget:
 
     @property
     def may_check_baseline(self) -> bool:
-        """Whether the vendor library costs little enough to be measured again."""
+        """The vendor library costs little enough to be measured again."""
         return self.spent_s["library"] <= BASELINE_SHARE * self.deadline.elapsed_s
 
     def left_s(self, stage: Stage, done: int, trials: int, finals_s: float) -> float:
@@ -148,7 +148,7 @@ class Budget:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What has been spent since the search began, as a study keeps it."""
+        """Seconds spent since the search began, as a study keeps them."""
         spent_s = {what: round(seconds, 3) for what, seconds in self.spent_s.items()}
         seconds = round(self.deadline.elapsed_s - self.started_s, 3)
         return {"seconds": seconds, "spent_s": spent_s}

@@ -77,7 +77,7 @@ class DeviceContext:
         self.store.add_measurements(study, fingerprint, problem, target, rows)
 
     def predictor(self, operation: str) -> Predictor:
-        """What models know of an operation on the device."""
+        """The cost models of an operation on the device."""
         sources = record_sources(self.store.path, self.device.fingerprint.kind)
         return predictor_of(sources, operation, self.target.name, self.families, self.device)
 
@@ -203,7 +203,7 @@ class TuningContext(DeviceContext):
             yield study, evaluator
 
     def subject_of(self, objective: Objective = TIME) -> Subject:
-        """What trials by an objective are of."""
+        """Subject of a study of trials by an objective."""
         return Subject(
             operation=self.problem.operation,
             problem=self.problem.key(),

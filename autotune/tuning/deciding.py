@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from autotune.tuning.settings import Run
 
 FINALISTS = 5
-"""How many of the best candidates are measured again, interleaved."""
+"""Candidates at most that are measured again, interleaved."""
 
 CONTENDER_RATIO = 1.10
 """A finalist is at most this much slower than the best, or its interval overlaps."""
 
 ATTEMPTS = 2
-"""How often the finals are held while something disturbs them."""
+"""Times at most that finals are held while something disturbs them."""
 
 RECONSIDERED = 10
 """Abandoned candidates at most that are measured again when a finalist falls."""
@@ -170,7 +170,7 @@ class _Contest:
         return _ranked(self.finals.measurements, self.run.run.objective)
 
     def has_beaten(self, challenger: int, incumbent: int, *, doubtful: bool) -> bool | None:
-        """Whether a finalist was better than the incumbent, round by round.
+        """Compare a finalist with the incumbent, round by round: true where it was better.
 
         It must be so with 95% confidence: between equals the incumbent stays. Where its own
         record is doubtful the better median is enough.
@@ -328,7 +328,7 @@ def _reconsider(
 
 
 def _noise(contest: _Contest, searched: Mapping[Candidate, Measurement], competition: str) -> str:
-    """What disturbed the winner's times or the baseline's; empty if nothing did."""
+    """Disturbances of the winner's times or the baseline's; empty if nothing did."""
     if not (ranked := contest.ranked):
         return ""
     winner = contest.finals.measurements[ranked[0]]

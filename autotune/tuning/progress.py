@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run stands; passed to the callback at the start and whenever something has moved.
+    """Progress of a run, passed to the callback at the start and whenever something has moved.
 
     Attributes:
         trial: trials told so far in this run.

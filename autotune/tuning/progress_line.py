@@ -165,7 +165,7 @@ def _bar(share: float) -> str:
 
 
 def _share(progress: Progress, elapsed_s: float, left_s: float) -> float:
-    """How much is done, by the time or by the trials, whichever says more."""
+    """The part that is done, by the time or by the trials, whichever says more."""
     by_trials = progress.trial / progress.trials if progress.trials else 0.0
     if not math.isfinite(left_s):
         return by_trials

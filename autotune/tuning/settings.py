@@ -45,7 +45,7 @@ class Run:
 
     @property
     def objective(self) -> Objective:
-        """What candidates are compared by."""
+        """The objective that candidates are compared by."""
         return TIME if self.effort is None else self.effort.objective
 
     @classmethod

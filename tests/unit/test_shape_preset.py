@@ -13,7 +13,7 @@ from autotune.core.errors import InputError
 from autotune.measuring.evaluator import Effort
 from autotune.surveying import preset_run
 from autotune.surveying.preset_run import PresetStatus, run_preset
-from autotune.surveying.shape_preset import preset_of_shapes
+from autotune.surveying.presets import preset_of_shapes
 
 
 def listed(folder: Path, *lines: dict[str, object]) -> Path:
