@@ -73,11 +73,6 @@ class Compiler(Protocol):
     def compile(self, source: Source, path: Path, architecture: str) -> Compiled:
         """Compile a source.
 
-        Args:
-            source: what is compiled.
-            path: the file that holds it.
-            architecture: "sm_90".
-
         Raises:
             CompileError: the compiler refuses it; the message is its first error.
             MissingDependencyError: the compiler is missing, or does not know the architecture.

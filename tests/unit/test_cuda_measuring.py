@@ -44,7 +44,7 @@ from autotune.gpu.measure.timing import (
     steady_s,
     time_batches,
 )
-from autotune.gpu.nvidia import compilers
+from autotune.gpu.nvidia import vendor as compilers
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.measuring.evaluator import Baseline, relative_speed, silent

@@ -22,10 +22,6 @@ class DeviceLibrary:
     The tuned kernel takes every other call: operands of other libraries, of several, or that do
     not fit, a stream of the caller's own, and a library that is set to round its inputs. It is
     loaded when it is first needed.
-
-    Args:
-        problem: what it computes.
-        tuned: makes the tuned kernel.
     """
 
     def __init__(self, problem: Gemm, tuned: Callable[[], BoundKernel]) -> None:

@@ -118,12 +118,6 @@ class Output:
     """The operand that kernels write, where they are given a tensor map of it.
 
     Nothing is copied: what a tensor map cannot describe, kernels store without one.
-
-    Args:
-        name: the operand's.
-        dtype: element type.
-        stored: rows and columns.
-        mapped: its tensor map.
     """
 
     def __init__(
@@ -169,11 +163,6 @@ def inputs_of(
     program: GpuProgram, plan: LaunchPlan, support: Module | None
 ) -> tuple[dict[str, Input], list[Input | Output]]:
     """Operands that kernels do not merely read where they lie, by name; and those with maps.
-
-    Args:
-        program: what is launched.
-        plan: for which sizes.
-        support: the kernels that copy.
 
     Raises:
         LaunchError: they are not there.

@@ -279,10 +279,6 @@ def resident_launch(program: GpuProgram, ordinal: int) -> Launch:
 
     Modules stay, and so does their scratch memory, which all of them share.
 
-    Args:
-        program: what to launch.
-        ordinal: the driver's number of the device.
-
     Raises:
         LaunchError: the driver refuses the binary, or a kernel of it.
     """

@@ -43,9 +43,6 @@ class Scratch:
 
     It belongs to streams, so that launches on several streams do not disturb each other; that of
     calls which are captured belongs to the graph, which may be launched on any stream.
-
-    Args:
-        ordinal: the driver's number of the device.
     """
 
     def __init__(self, ordinal: int) -> None:
@@ -58,10 +55,6 @@ class Scratch:
 
         Another thread's launches on this stream, and in the same memory, come before all of these
         or after all of them.
-
-        Args:
-            stream: that they come to; see `autotune.gpu.launch.kernel.Launch`.
-            enqueue: enqueues them, given what gives memory.
         """
         with self._lock:
             # The engine's own captures, on its own streams, find their memory allocated.

@@ -137,22 +137,18 @@ class DeviceCheck(SlabCheck):
 
     @property
     def contents(self) -> int:
-        """See `SlabCheck.contents`."""
         return len(self._contents)
 
     def turn(self) -> None:
-        """See `SlabCheck.turn`."""
         self._turn = (self._turn + 1) % len(self._contents)
         self._write()
 
     def redraw(self, rng: np.random.Generator) -> None:
-        """See `SlabCheck.redraw`."""
         drawn = [self._draw(case, rng=rng) for case in self._cases]
         self._contents = [self._keep(*each) for each in enumerate(drawn)]
         self._write()
 
     def prepare(self) -> None:
-        """See `SlabCheck.prepare`."""
         c = self._placed["C"]
         values = self._contents[self._turn].c
         if values is not None:
@@ -161,7 +157,6 @@ class DeviceCheck(SlabCheck):
             self._support.fill(self.slab.base + c.offset, c.elements, c.itemsize)
 
     def judge(self, accuracy: str, base: int | None = None) -> Verdict:
-        """See `SlabCheck.judge`."""
         own = base is None or base == self.slab.base
         content = self._contents[self._turn]
         found = {
@@ -184,7 +179,6 @@ class DeviceCheck(SlabCheck):
         return self.judge_result(self.slab.base if base is None else base, accuracy)
 
     def judge_result(self, base: int, accuracy: str) -> Verdict:
-        """See `SlabCheck.judge_result`."""
         tolerance = Tolerance.of(
             accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
         )
@@ -327,33 +321,27 @@ class MirrorCheck(SlabCheck):
 
     @property
     def contents(self) -> int:
-        """See `SlabCheck.contents`."""
         return self._host.contents
 
     def turn(self) -> None:
-        """See `SlabCheck.turn`."""
         self._host.turn()
         self._write()
 
     def redraw(self, rng: np.random.Generator) -> None:
-        """See `SlabCheck.redraw`."""
         self._host.redraw(rng)
         self._write()
 
     def prepare(self) -> None:
-        """See `SlabCheck.prepare`."""
         self._host.prepare()
         self._upload(self._output)
 
     def judge(self, accuracy: str, base: int | None = None) -> Verdict:
-        """See `SlabCheck.judge`."""
         for name in self._inputs:
             if self._inspect(name) != self._found[name]:
                 self._download(name, self.slab.base)
         return self.judge_result(self.slab.base if base is None else base, accuracy)
 
     def judge_result(self, base: int, accuracy: str) -> Verdict:
-        """See `SlabCheck.judge_result`."""
         self._download(self._output, base)
         return self._host.judge(accuracy)
 

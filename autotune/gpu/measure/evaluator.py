@@ -118,18 +118,7 @@ class GpuEvaluator(Evaluator):
 class GpuBackend(WorkerBackend):
     """Compiles candidates and measures them; see `autotune.measuring.backend.Backend`.
 
-    Args:
-        problem: what is computed.
-        families: by name.
-        device: as `read_gpu` gives it.
-        programs: where emitted sources and binaries go.
-        effort: how long and how exactly to measure.
-        workers: compile processes.
-        seed: seeds the operands.
-        beside: whose processes may be used.
-
-    Raises:
-        MissingDependencyError: NVRTC is missing or newer than the driver.
+    Arguments and errors are those of `GpuEvaluator`.
     """
 
     compiles_ahead = True  # they do not disturb a measurement, since the device does the timing

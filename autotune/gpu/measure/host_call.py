@@ -24,7 +24,6 @@ from autotune.serving.reports import HostCall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from types import TracebackType
 
     from autotune.core.configuration import Configuration
     from autotune.core.device import Device
@@ -41,13 +40,7 @@ _TIMEOUT_S = 60.0
 
 
 class DeviceCalls:
-    """Times whole calls of one problem, each kernel in a fresh process.
-
-    Args:
-        problem: what is computed.
-        device: as `read_gpu` gives it.
-        programs: where binaries are kept.
-    """
+    """Times whole calls of one problem, each kernel in a fresh process."""
 
     def __init__(self, problem: Problem, device: Device, programs: ProgramCache) -> None:
         self._problem = problem
@@ -73,12 +66,7 @@ class DeviceCalls:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
     def _time(self, program: GpuProgram | None) -> HostCall | Failure:

@@ -43,13 +43,7 @@ def padded(placement: Placement, values: Matrix) -> NDArray[np.unsignedinteger[A
 
 
 def rotation_sets(set_bytes: int, l2_bytes: int, free_bytes: int) -> int:
-    """Number of operand sets, so that none is in the cache when its turn comes.
-
-    Args:
-        set_bytes: one set's operands.
-        l2_bytes: the device's level-2 cache.
-        free_bytes: device memory that is free.
-    """
+    """Number of operand sets, so that none is in the cache when its turn comes."""
     wanted = math.ceil(L2_MULTIPLE * l2_bytes / set_bytes)
     possible = int(_MEMORY_SHARE * free_bytes) // set_bytes
     return max(1, min(wanted, possible, MAX_SETS))
@@ -96,13 +90,7 @@ class OperandSets:
 
 
 class SetMemory:
-    """The operands of one set, element by element; see `autotune.operations.poke.Memory`.
-
-    Args:
-        arrays: the operands.
-        layout: where they lie in a set.
-        base: the set's address.
-    """
+    """The operands of one set, element by element; see `autotune.operations.poke.Memory`."""
 
     def __init__(self, arrays: Sequence[Array], layout: SlabLayout, base: int) -> None:
         self.base = base
@@ -148,12 +136,6 @@ def _word(row: Dtype) -> str:
 
 class GuardedMatrix:
     """A matrix in memory of its own between guard zones, written and read by way of the host.
-
-    Args:
-        device: the driver's number of the GPU.
-        shape: rows and columns.
-        dtype: element type.
-        padding: guard elements after every row.
 
     Attributes:
         matrix: where it is.

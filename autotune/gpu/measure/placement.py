@@ -81,11 +81,7 @@ class SlabLayout:
     size: int
 
     def operands(self, base: int) -> tuple[int, ...]:
-        """Address and strides, from the outermost to the last but one, of all operands.
-
-        Args:
-            base: address of the slab.
-        """
+        """Address and strides, from the outermost to the last but one, of all operands."""
         return tuple(
             number
             for placed in self.placements.values()

@@ -52,10 +52,6 @@ class Support:
     def inspect(self, base: int, placement: Placement) -> list[int]:
         """Look through a matrix and its guard zones.
 
-        Args:
-            base: address of its slab.
-            placement: where it lies.
-
         Returns:
             How many elements of the zones before it, after it and between its rows were written;
             how many of the matrix still hold what guard zones hold; a hash of the matrix.
@@ -97,13 +93,7 @@ class Support:
         return float(self._read(self._scratch, (1,), "float64")[0])
 
     def project(self, base: int, placement: Placement, signs: int) -> NDArray[np.float64]:
-        """C times sixteen vectors of -1 and 1: rows x 16, in float64.
-
-        Args:
-            base: address of C's slab.
-            placement: where C lies.
-            signs: address of what `pack_signs` gave.
-        """
+        """C times sixteen vectors of -1 and 1: rows x 16, in float64."""
         shape = (placement.rows, _VECTORS)
         image = self._driver.allocate(8 * placement.rows * _VECTORS)
         self._run(
@@ -125,14 +115,7 @@ class Support:
         rows: NDArray[np.int64] | None,
         columns: NDArray[np.int64] | None,
     ) -> Matrix:
-        """Some rows and columns of C; None takes them all.
-
-        Args:
-            base: address of C's slab.
-            placement: where C lies.
-            rows: which rows.
-            columns: which columns.
-        """
+        """Some rows and columns of C; None takes them all."""
         shape = (
             placement.rows if rows is None else len(rows),
             placement.columns if columns is None else len(columns),

@@ -133,11 +133,6 @@ class Stopwatch:
     def samples(self, enqueue: Callable[[], None], launches: int, count: int) -> list[float]:
         """Time batches back to back: the seconds per launch of each.
 
-        Args:
-            enqueue: enqueues one batch.
-            launches: launches in a batch.
-            count: how many batches.
-
         Raises:
             HungError: it does not end.
         """
@@ -172,11 +167,6 @@ def steady_s(launch: LaunchSet, stopwatch: Stopwatch, alone_s: float) -> float:
     By itself it waits for the host, which prepares it while the device idles, and the first one
     for memory and code as well: a kernel of some microseconds takes a hundred then, is taken for
     one that needs no graph, and its time is the host's from there on.
-
-    Args:
-        launch: launches one set.
-        stopwatch: times it.
-        alone_s: what a launch by itself took.
 
     Raises:
         HungError: it does not end.

@@ -68,12 +68,6 @@ def find_cublas() -> Any:
 class Cublas:
     """One of the library's functions on one stream of the current context.
 
-    Args:
-        library: as `find_cublas` gives it.
-        function: what is called, one of `FUNCTIONS`.
-        problem: what is computed.
-        stream: one of the driver's.
-
     Raises:
         CublasError: the library does not start.
 
@@ -120,17 +114,8 @@ class Cublas:
 
     # Matrices are column-major there: what is stored row-major is the transpose, and C' = B' A'.
 
-    def _gemm(
-        self,
-        a: int,
-        lda: int,
-        b: int,
-        ldb: int,
-        c: int,
-        ldc: int,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
+    def _gemm(self, *given: Any) -> None:
+        a, lda, b, ldb, c, ldc, alpha, beta = _with_scalars(given, 8)
         m, n, k = self._sizes
         flip_a, flip_b = self._flips
         operand, result = self._operand, self._result
@@ -152,30 +137,19 @@ class Cublas:
             _DEFAULT_ALGORITHM,
         )
 
-    def _gemm_strided_batched(
-        self,
-        a: int,
-        a_stride: int,
-        lda: int,
-        b: int,
-        b_stride: int,
-        ldb: int,
-        c: int,
-        c_stride: int,
-        ldc: int,
-        alpha: float = 1.0,
-        beta: float = 0.0,
-    ) -> None:
+    def _gemm_strided_batched(self, *given: Any) -> None:
+        a, a_stride, lda, b, b_stride, ldb, c, c_stride, ldc, alpha, beta = _with_scalars(
+            given, 11
+        )
         count, m, n, k = self._sizes
         far = ctypes.c_longlong
-        factors = (self._at(b), ldb, far(b_stride), self._at(a), lda, far(a_stride))
+        operands = (self._at(b), ldb, far(b_stride), self._at(a), lda, far(a_stride))
         result = (self._by(beta), self._at(c), ldc, far(c_stride))
         sizes = (0, 0, k, m, n)
-        self._compute("gemmStridedBatched", *sizes, self._by(alpha), *factors, *result, count)
+        self._compute("gemmStridedBatched", *sizes, self._by(alpha), *operands, *result, count)
 
-    def _gemv(
-        self, a: int, lda: int, x: int, y: int, alpha: float = 1.0, beta: float = 0.0
-    ) -> None:
+    def _gemv(self, *given: Any) -> None:
+        a, lda, x, y, alpha, beta = _with_scalars(given, 6)
         m, n = self._sizes
         result = (self._by(beta), self._at(y), 1)
         factors = (self._at(a), lda, self._at(x), 1)
@@ -196,12 +170,13 @@ class Cublas:
             raise CublasError(f"{name} failed with status {status}")
 
 
+def _with_scalars(given: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+    """The arguments of a launch, alpha = 1 and beta = 0 where they are left out."""
+    return given + (1.0, 0.0)[len(given) - count + 2 :]
+
+
 def vendor_of(problem: Problem, stream: Stream) -> Cublas | None:
     """The library's function that an operation names for CUDA; None where there is none.
-
-    Args:
-        problem: what is computed.
-        stream: one of the driver's.
 
     Raises:
         CublasError: the library does not start.

@@ -45,12 +45,7 @@ def header_digest(text: str) -> str:
 
 
 def missing_header(message: str, major: int) -> str:
-    """The remedy for a header that the compiler did not find; empty for any other message.
-
-    Args:
-        message: the compiler's.
-        major: version of CUDA.
-    """
+    """The remedy for a header that the compiler did not find; empty for any other message."""
     found = _UNFOUND.search(message)
     if found is None:
         return ""

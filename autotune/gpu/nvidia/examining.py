@@ -116,9 +116,6 @@ def _driver_api() -> tuple[int, int]:
 def compiler(here: bool) -> Check:
     """Whether NVRTC compiles: for the GPU that is here, else for any.
 
-    Args:
-        here: whether there is a GPU.
-
     Raises:
         AutotuneError: it does not.
     """

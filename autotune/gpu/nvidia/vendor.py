@@ -8,16 +8,20 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import MissingDependencyError
-from autotune.gpu.nvidia import presence
-from autotune.gpu.nvidia.compilers import COMPILERS
+from autotune.gpu.nvidia import numba_compiler, presence
+from autotune.gpu.nvidia.cubin import read_cubin
 from autotune.gpu.nvidia.device import described, load_driver, read_gpu, visible_device
 from autotune.gpu.nvidia.nvml import GpuMonitor
-from autotune.gpu.nvidia.nvrtc import check_driver
+from autotune.gpu.nvidia.nvrtc import check_driver, compile_cuda, nvrtc_label, nvrtc_version
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from autotune.core.device import Device
+    from autotune.families.rendering import Source
     from autotune.gpu.interface import Driver, Stream
-    from autotune.gpu.vendor import Blas
+    from autotune.gpu.vendor import Blas, Compiled, Compiler
     from autotune.operations.problem import Problem
 
 
@@ -27,6 +31,39 @@ def has_pycuda() -> bool:
         return importlib.util.find_spec("pycuda.driver") is not None
     except ModuleNotFoundError:
         return False
+
+
+class _Nvrtc:
+    """CUDA C++, by NVRTC."""
+
+    read = staticmethod(read_cubin)
+
+    def load(self) -> object:
+        return nvrtc_version()
+
+    def label(self, source: Source) -> str:
+        return nvrtc_label(source.text)
+
+    def compile(self, source: Source, path: Path, architecture: str) -> Compiled:
+        return compile_cuda(source.text, architecture)
+
+
+class _Numba:
+    """Python, by Numba-CUDA and nvJitLink."""
+
+    read = staticmethod(read_cubin)
+
+    def load(self) -> object:
+        return numba_compiler.load_numba()
+
+    def label(self, source: Source) -> str:
+        return numba_compiler.label()
+
+    def compile(self, source: Source, path: Path, architecture: str) -> Compiled:
+        return numba_compiler.compile_numba(path, source.entry, architecture)
+
+
+COMPILERS: Mapping[str, Compiler] = {"cuda": _Nvrtc(), "numba-cuda": _Numba()}
 
 
 class Nvidia:
