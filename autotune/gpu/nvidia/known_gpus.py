@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeAlias
 
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.limits import GpuLimits
@@ -37,17 +38,27 @@ class KnownGpu:
     limits: GpuLimits
 
 
-@dataclass(frozen=True, slots=True)
-class _Architecture:
-    """What the devices of one compute capability share."""
+_COMMON = {
+    "warp_size": 32,
+    "max_threads_per_block": 1024,
+    "registers_per_thread": 255,
+    "registers_per_block": 65536,
+    "registers_per_multiprocessor": 65536,
+    "shared_bytes_static": 48 * _KIB,
+}
 
-    compute_capability: int
-    threads: int
-    blocks: int
-    shared_bytes: int
-    block_shared_bytes: int
-    reserved_bytes: int
-    granularity: int
+_ARCHITECTURE = {
+    "threads": ("max_threads_per_multiprocessor", 1),
+    "blocks": ("max_blocks_per_multiprocessor", 1),
+    "shared_kib": ("shared_bytes_per_multiprocessor", _KIB),
+    "block_shared_kib": ("shared_bytes_per_block", _KIB),
+    "reserved_bytes": ("shared_bytes_reserved", 1),
+    "granularity": ("shared_granularity", 1),
+}
+"""Keys of an architecture: the limit that each says, and its unit."""
+
+_Architectures: TypeAlias = dict[int, dict[str, int]]
+"""Limits that the devices of a compute capability share."""
 
 
 def known_gpus() -> dict[str, KnownGpu]:
@@ -101,52 +112,47 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _shipped() -> tuple[dict[int, _Architecture], dict[str, KnownGpu]]:
-    architectures: dict[int, _Architecture] = {}
+def _shipped() -> tuple[_Architectures, dict[str, KnownGpu]]:
+    architectures: _Architectures = {}
     with resources.as_file(resources.files("autotune.gpu.nvidia") / "known_gpus.toml") as path:
         gpus = _read(path, architectures)
     return architectures, gpus
 
 
-def _read(path: Path, architectures: dict[int, _Architecture]) -> dict[str, KnownGpu]:
+def _read(path: Path, architectures: _Architectures) -> dict[str, KnownGpu]:
     """The GPUs of one file; its architectures are added to those there are."""
     top = Table.read(path, error=InputError)
-    for architecture in _architectures(top.table("architectures", {})):
-        architectures[architecture.compute_capability] = architecture
+    table = top.table("architectures", {})
+    for key in table:
+        entry = table.table(key)
+        architectures[_compute_capability(table, key, key)] = {
+            limit: unit * entry.whole(name, least=0 if name == "reserved_bytes" else 1)
+            for name, (limit, unit) in _ARCHITECTURE.items()
+        }
+        entry.close()
     gpus = {gpu.key: gpu for gpu in _gpus(top.table("gpus", {}), architectures)}
     top.close()
     return gpus
 
 
-def _architectures(table: Table) -> Iterator[_Architecture]:
-    for key in table:
-        entry = table.table(key)
-        yield _Architecture(
-            compute_capability=_compute_capability(table, key, key),
-            threads=entry.whole("threads"),
-            blocks=entry.whole("blocks"),
-            shared_bytes=entry.whole("shared_kib") * _KIB,
-            block_shared_bytes=entry.whole("block_shared_kib") * _KIB,
-            reserved_bytes=entry.whole("reserved_bytes", least=0),
-            granularity=entry.whole("granularity"),
-        )
-        entry.close()
-
-
-def _gpus(table: Table, architectures: Mapping[int, _Architecture]) -> Iterator[KnownGpu]:
+def _gpus(table: Table, architectures: _Architectures) -> Iterator[KnownGpu]:
     for key in table:
         entry = table.table(key)
         text = entry.text("compute_capability")
-        architecture = architectures.get(_compute_capability(entry, "compute_capability", text))
-        if architecture is None:
+        capability = _compute_capability(entry, "compute_capability", text)
+        if capability not in architectures:
             known = ", ".join(f"{each // 10}.{each % 10}" for each in sorted(architectures))
             entry.fail("compute_capability", f"must be one of {known}, got {shown(text)}")
         yield KnownGpu(
             key=key,
             name=entry.text("name"),
             memory_bytes=entry.whole("memory_gib") * _GIB,
-            limits=_limits(
-                architecture, entry.whole("multiprocessors"), entry.whole("l2_kib") * _KIB
+            limits=GpuLimits(
+                compute_capability=capability,
+                multiprocessor_count=entry.whole("multiprocessors"),
+                l2_bytes=entry.whole("l2_kib") * _KIB,
+                **_COMMON,  # type: ignore[arg-type]
+                **architectures[capability],  # type: ignore[arg-type]
             ),
         )
         entry.close()
@@ -156,23 +162,3 @@ def _compute_capability(table: Table, key: str, text: str) -> int:
     if not re.fullmatch(r"\d{1,3}\.\d", text, re.ASCII):
         table.fail(key, f'must be a compute capability like "9.0", got {shown(text)}')
     return int(text.replace(".", ""))
-
-
-def _limits(architecture: _Architecture, multiprocessors: int, l2_bytes: int) -> GpuLimits:
-    return GpuLimits(
-        compute_capability=architecture.compute_capability,
-        multiprocessor_count=multiprocessors,
-        warp_size=32,
-        max_threads_per_block=1024,
-        max_threads_per_multiprocessor=architecture.threads,
-        max_blocks_per_multiprocessor=architecture.blocks,
-        registers_per_thread=255,
-        registers_per_block=65536,
-        registers_per_multiprocessor=65536,
-        shared_bytes_static=48 * _KIB,
-        shared_bytes_per_block=architecture.block_shared_bytes,
-        shared_bytes_per_multiprocessor=architecture.shared_bytes,
-        shared_bytes_reserved=architecture.reserved_bytes,
-        shared_granularity=architecture.granularity,
-        l2_bytes=l2_bytes,
-    )
