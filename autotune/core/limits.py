@@ -1,4 +1,4 @@
-"""What the devices of each target offer a kernel, as numbers to prune with."""
+"""Limits of the devices of each target: numbers to prune with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Limits:
-    """What a kind of device offers; see `autotune.core.device.DeviceLimits`."""
+    """Limits of a kind of device; see `autotune.core.device.DeviceLimits`."""
 
     __slots__ = ()
 
@@ -24,7 +24,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class CpuLimits(Limits):
-    """What a CPU offers one process.
+    """Limits of a CPU for one process.
 
     Attributes:
         max_threads: hardware threads the process may use (affinity, quota and pools applied).

@@ -30,7 +30,7 @@ MAP_ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Boxes:
-    """How hardware (TMA) copies a matrix, as a tensor map says it.
+    """A matrix that hardware (TMA) copies in boxes, as a tensor map describes it.
 
     Attributes:
         dtype: element type.

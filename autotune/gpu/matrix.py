@@ -71,7 +71,7 @@ class DeviceMatrix:
 
     @property
     def size(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -86,7 +86,7 @@ class DeviceMatrix:
 
     @property
     def contiguous(self) -> bool:
-        """Whether one element comes right after the other."""
+        """Does one element come right after the other?"""
         return self.size <= 1 or all(
             length <= 1 or own == wanted
             for length, own, wanted in zip(

@@ -1,4 +1,4 @@
-"""What targets of GPUs have in common, whoever made the GPU and whatever the sources are in."""
+"""The base of targets of GPUs, whoever made the GPU and whatever the sources are in."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class GpuTarget(Target):
         problem: Problem,
         device: Device,
     ) -> Resources | None:
-        """What the binary says, beside what was estimated."""
+        """The binary's numbers, beside the estimates."""
         from autotune.gpu.compiling import resources
 
         use(self.vendor)

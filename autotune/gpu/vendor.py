@@ -165,7 +165,7 @@ class Vendor(Protocol):
         """Environment of a process that sees this GPU only."""
 
     def monitor(self, device: str) -> Monitor:
-        """What reads clocks and power, of a GPU by its bus."""
+        """A reader of clocks and power, of a GPU by its bus."""
 
     def blas(self, problem: Problem, stream: Stream) -> Blas | None:
         """The library's function for a problem; None where there is none.

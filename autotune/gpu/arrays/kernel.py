@@ -237,7 +237,7 @@ class DeviceProduct(DeviceKernel):
         return self._launches.get(device) or self._load(device)
 
     def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
-        """What reads plain operands of one type."""
+        """Readers of plain operands of one type."""
         library = library_of(array)
         a, b = (library.reader(shape, self._dtype) for shape in (self._a_shape, self._b_shape))
         c = library.reader(self._c_shape, self._out_dtype)
@@ -280,7 +280,7 @@ class DeviceProduct(DeviceKernel):
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Where an operand lies.
+    """The place of an operand.
 
     Attributes:
         name: of the operand, for messages.
@@ -297,7 +297,7 @@ class _Spread:
     array: Array
 
     def meets(self, other: _Spread) -> bool:
-        """Whether two operands share an element; of batches, whether their ranges meet."""
+        """Do two operands share an element? Of batches: do their ranges meet?"""
         if self.device != other.device:
             return False
         alike = DTYPES[self.array.dtype].itemsize == DTYPES[other.array.dtype].itemsize

@@ -52,7 +52,7 @@ class DeviceLibrary:
         return self._tuned(a, b, out, alpha, beta, stream)
 
     def _fits(self, library: Library, a: Any, b: Any, out: Any, beta: float) -> bool:
-        """Whether the operands are plain ones of one library, on one device, and apart."""
+        """Are the operands plain ones of one library, on one device, and apart?"""
         problem = self._problem
         if problem.accuracy == "ieee" and DTYPES[problem.dtype].accuracy != "ieee":
             return False  # libraries use tensor cores for these

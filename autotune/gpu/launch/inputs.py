@@ -83,7 +83,7 @@ class Input:
         self._map = None if mapped is None else _encoder(mapped, dtype, (rows, columns))
 
     def lies_badly(self, address: int, stride: int) -> bool:
-        """Whether it has to be copied."""
+        """Does it have to be copied?"""
         if self.flipped:
             return True
         return _between_units(address, stride * self._itemsize)
@@ -104,7 +104,7 @@ class Input:
     def described(
         self, address: int, stride: int, stream: Any, allocate: Allocate
     ) -> tuple[int, bytes]:
-        """Where its copy will be, and the arguments of the kernel that copies."""
+        """The address of its copy, and the arguments of the kernel that copies."""
         to = allocate(stream, self.name, self._size, 0)
         return to, self._pack(address, stride, *self._stored, to, *self._distance)
 
@@ -138,7 +138,7 @@ class Output:
 
 
 def together(first: Input | None, second: Input | None, support: Module | None) -> CopyBoth | None:
-    """What copies two operands by one launch; None where that is not for both.
+    """A function that copies two operands by one launch; None where that is not for both.
 
     Args:
         first: one operand; None where kernels merely take its address.
@@ -198,18 +198,18 @@ def inputs_of(
 def _encoder(
     mapped: MappedOperand, dtype: str, stored: tuple[int, int]
 ) -> Callable[[int, int], bytes]:
-    """What makes tensor maps of an operand by its address and leading dimension."""
+    """A function that encodes tensor maps of an operand by address and leading dimension."""
     boxes = Boxes(dtype, *stored, mapped.box, mapped.swizzle, mapped.rounded)
     return functools.lru_cache(maxsize=_KEPT)(functools.partial(driver().tensor_map, boxes))
 
 
 def _between_units(address: int, row_bytes: int) -> bool:
-    """Whether rows begin where tensor maps know none."""
+    """Do rows begin where tensor maps know none?"""
     return bool(address % ROW_BYTES or row_bytes % ROW_BYTES)
 
 
 def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]]:
-    """What packs arguments with tensor maps after them, and where each begins then.
+    """A function that packs arguments with tensor maps after them, and where each begins then.
 
     Without maps arguments lie as kernels have them, and nobody need know where each begins.
 

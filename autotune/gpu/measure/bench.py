@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.measuring.messages import Series
 
 WARM_UP_S = 0.05
-"""How long a device that has idled is kept busy before it is timed: clocks take time to rise."""
+"""Time for which a device that has idled is kept busy before it is timed: clocks rise slowly."""
 
 STEADY_S = 0.002
 """The same for a device that was busy until now."""
@@ -105,7 +105,7 @@ class ProblemBench(CaseBench):
 
     @property
     def contents(self) -> int:
-        """How many contents the operands have in turns."""
+        """The number of contents that the operands have in turns."""
         return self.check.contents
 
     def turn(self) -> None:

@@ -66,7 +66,7 @@ class SlabCheck(ABC):
     @property
     @abstractmethod
     def contents(self) -> int:
-        """How many contents take turns."""
+        """The number of contents that take turns."""
 
     @abstractmethod
     def turn(self) -> None:
@@ -232,7 +232,7 @@ class _Content:
 
 
 class _Reference(Protocol):
-    """What C must be, for C on the device."""
+    """A reference for C on the device."""
 
     def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
         """The deviation farthest off, relative to `tolerance`; its error is NaN where C is NaN."""

@@ -181,7 +181,7 @@ class GpuBackend(WorkerBackend):
         return Subject(self._problem, self._support_cubin)
 
     def is_ready(self, candidate: Candidate) -> bool:
-        """Whether a candidate has been compiled, or needs no compiling to be rejected."""
+        """Has a candidate been compiled, or does it need none to be rejected?"""
         return candidate not in self._pending or self._pending[candidate].done()
 
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
@@ -284,7 +284,7 @@ class GpuBackend(WorkerBackend):
     def _await(
         self, future: Future[CompileReply | Failure], run: Deadline, report: Report
     ) -> CompileReply | Failure:
-        """What a compiler comes to.
+        """A compiler's reply.
 
         Raises:
             OutOfTimeError: the run is over before that.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.operations.references import Matrix
 
 L2_MULTIPLE = 2.5
-"""How many times the level-2 cache the rotating operand sets fill together."""
+"""Size of all rotating operand sets together, in level-2 caches."""
 
 MAX_SETS = 2048
 """Sets at most: problems so small that these do not fill the cache are timed from it."""

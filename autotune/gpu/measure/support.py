@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from autotune.operations.references import Matrix
 
 Allowed: TypeAlias = tuple[float, float, float]
-"""What an error may be, times the scale, times what is expected, and without either."""
+"""Allowed error: times the scale, times what is expected, and without either."""
 
 _THREADS = 256
 _BLOCKS_PER_MULTIPROCESSOR = 8
@@ -141,7 +141,7 @@ class Support:
     def _inspect(
         self, start: int, itemsize: int, guard: int, shape: tuple[int, int, int]
     ) -> list[int]:
-        """What `inspect` finds in a matrix of rows, columns and stride behind a guard zone."""
+        """Findings of `inspect` in a matrix of rows, columns and stride behind a guard zone."""
         word = WORDS[itemsize]
         self._driver.clear(int(self._scratch), 2 * _FINDINGS)
         self._run(

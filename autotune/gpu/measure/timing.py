@@ -30,12 +30,12 @@ GRAPH_LAUNCHES = 20
 """Launches in a graph, at least."""
 
 BATCH_S = 1e-3
-"""What a batch takes, at least: events cost some microseconds, which must not count."""
+"""Time of a batch, at least: events cost some microseconds, which must not count."""
 
 _CHUNK_S = 0.005
 _CHUNK_SAMPLES = 32
 _BUSY_WAIT_S = 0.002
-"""How long the host looks without a pause whether an event has come."""
+"""Time for which the host asks after an event without a pause."""
 
 _LONG_S = 5e-3
 """A launch that takes so long by itself takes as long after another one."""
@@ -55,7 +55,7 @@ class HungError(Exception):
 
 
 def batch_launches(expected_s: float, sets: int) -> int:
-    """How many launches one sample averages.
+    """The number of launches that one sample averages.
 
     Args:
         expected_s: about how long one takes.
@@ -214,7 +214,7 @@ class Batch:
 
     @property
     def last(self) -> int:
-        """Which operand set was launched last."""
+        """The operand set that was launched last."""
         return (self._next - 1) % self._sets
 
     @property

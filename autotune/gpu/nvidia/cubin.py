@@ -1,4 +1,4 @@
-"""What a compiled kernel needs of the device, read from its binary alone.
+"""Resources of compiled kernels, read from their binary alone.
 
 A cubin is an ELF file. Registers, stack and launch bounds are attributes in the sections
 ``.nv.info*``, static shared memory is the size of ``.nv.shared.<kernel>``. No driver is asked.
@@ -103,7 +103,7 @@ def _sections(cubin: bytes) -> list[_Section]:
 
 
 def _content(cubin: bytes, entry: tuple[int, ...]) -> memoryview:
-    """What a section holds, not copied: a damaged file may have thousands of large sections."""
+    """The content of a section, not copied: a damaged file may have thousands of large ones."""
     kind, offset, size = entry[1], entry[4], entry[5]
     if kind == _WITHOUT_CONTENT:
         return memoryview(b"")

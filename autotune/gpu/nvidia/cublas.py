@@ -39,8 +39,8 @@ FUNCTIONS: Mapping[str, str] = {
     "cublas.gemm_strided_batched": "_gemm_strided_batched",
     "cublas.gemv": "_gemv",
 }
-"""What operations name as their baseline, and the method that calls it. Operands come in the order
-of BLAS: A, B, C, or A, x, y."""
+"""Baselines that operations name, and the method that calls each. Operands come in the order of
+BLAS: A, B, C, or A, x, y."""
 
 
 class CublasError(BlasError):
@@ -197,7 +197,7 @@ def class_of(problem: Problem) -> str:
 
 
 def cublas_mode(problem: Problem) -> str:
-    """How products of a problem are computed, for people."""
+    """The arithmetic of a problem's products, for people."""
     row, accuracy = DTYPES[problem.dtype], class_of(problem)
     if row.blas:
         return f"{row.name}, TF32 {'on' if accuracy == 'tf32' else 'off'}"

@@ -16,7 +16,7 @@ _INCLUDE = re.compile(r"""^[ \t]*#[ \t]*include[ \t]*[<"]([^>"\n]+)[>"]""", re.M
 _UNFOUND = re.compile(r'(?:could not|cannot) open source file "([^"]+)"')
 
 _FURTHER = ("cccl", "curand")
-"""What may be there beside the headers of the runtime, as `cuda.pathfinder` calls it."""
+"""Packages of headers beside the runtime's, as `cuda.pathfinder` calls them."""
 
 _PACKAGES = (
     (re.compile(r"crt/"), "nvidia-cuda-crt"),

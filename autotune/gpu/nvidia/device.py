@@ -125,7 +125,7 @@ def limits_from(attribute: Callable[[str], int]) -> GpuLimits:
 def gpu_fingerprint(
     name: str, limits: GpuLimits, memory_bytes: int, *, ecc: bool
 ) -> DeviceFingerprint:
-    """What records of a GPU are keyed by.
+    """The identity that records of a GPU are keyed by.
 
     Args:
         name: as the driver gives it; a slice of a GPU has its MIG profile at the end.
@@ -161,7 +161,7 @@ def described(name: str) -> Device:
 
 
 def visible_device(ordinal: int, visible: str | None) -> str:
-    """What ``CUDA_VISIBLE_DEVICES`` must be for a child process to see one device only.
+    """The ``CUDA_VISIBLE_DEVICES`` of a child process that is to see one device only.
 
     Args:
         ordinal: the device's number in this process.

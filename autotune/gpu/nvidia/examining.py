@@ -1,4 +1,4 @@
-"""What the targets `cuda` and `numba-cuda` need of this machine: a GPU, its driver, compilers."""
+"""Checks of what the targets `cuda` and `numba-cuda` need: a GPU, its driver, compilers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _gpus(seen: Presence) -> Iterator[Check]:
 
 
 def _on_the_bus(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
-    """Whether Linux lists a GPU of NVIDIA's; a container may be shown what it may not use."""
+    """Does Linux list a GPU of NVIDIA's? A container may be shown what it may not use."""
     return any(
         text_of(each / "vendor") == _NVIDIA and text_of(each / "class").startswith(_DISPLAY)
         for each in devices.glob("*")
@@ -114,7 +114,7 @@ def _driver_api() -> tuple[int, int]:
 
 
 def compiler(here: bool) -> Check:
-    """Whether NVRTC compiles: for the GPU that is here, else for any.
+    """Check that NVRTC compiles: for the GPU that is here, else for any.
 
     Raises:
         AutotuneError: it does not.
@@ -148,7 +148,7 @@ def pycuda() -> Check:
 
 
 def context() -> Check:
-    """Whether this user gets a context on the first GPU, and memory there."""
+    """Check that this user gets a context on the first GPU, and memory there."""
     with activated(0):
         free = driver().free_bytes()
         driver().allocate(1 << 20).free()
@@ -156,7 +156,7 @@ def context() -> Check:
 
 
 def numba_compiler() -> Check:
-    """Whether Numba-CUDA finds all that it compiles with.
+    """Check that Numba-CUDA finds all that it compiles with.
 
     Raises:
         AutotuneError: it does not.
@@ -167,12 +167,12 @@ def numba_compiler() -> Check:
 
 
 def _monitor() -> Check:
-    """What reads clocks and power beside measurements."""
+    """Check that clocks and power are read beside measurements."""
     if importlib.util.find_spec("pynvml") is None:
         return Check.note("NVML", "nvidia-ml-py is not installed: clocks are not seen", _INSTALL)
     return Check.ok("NVML", "clocks, power and temperature are read")
 
 
 def _described() -> Check:
-    """Whether the user's own descriptions of GPUs can be read."""
+    """Check that the user's own descriptions of GPUs can be read."""
     return Check.ok("AUTOTUNE_GPUS", f"{len(known_gpus())} GPUs are known by name")

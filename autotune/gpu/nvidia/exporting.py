@@ -89,7 +89,7 @@ def _python(name: str, names: dict[str, Any]) -> dict[str, bytes]:
 
 
 def _compiled(exportable: Exportable, program: Program) -> Binary:
-    """What a source is compiled to now.
+    """The binary that a source is compiled to now.
 
     Raises:
         CompileError: the compiler refuses it.

@@ -1,4 +1,4 @@
-"""What NVML says of a GPU: clocks, power and temperature. Recorded where there is any."""
+"""Clocks, power and temperature of a GPU by NVML, recorded where there is any."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _readings(nvml: Any, handle: Any) -> dict[str, Callable[[], str]]:
 
 
 def throttle_names(bits: int) -> str:
-    """What keeps the clocks down, for people; "none" when nothing does."""
+    """The reasons why clocks are down, for people; "none" when there is none."""
     return ", ".join(name for bit, name in _THROTTLE_REASONS.items() if bits & bit) or "none"
 
 

@@ -133,7 +133,7 @@ def _library_bytes() -> int:
 
 @session.cached()
 def supported_architectures() -> tuple[str, ...]:
-    """What can be compiled for, oldest first: "sm_75", "sm_80", ...
+    """Architectures that can be compiled for, oldest first: "sm_75", "sm_80", ...
 
     Raises:
         MissingDependencyError: there is no NVRTC.

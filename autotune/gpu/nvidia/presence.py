@@ -1,4 +1,4 @@
-"""Which GPUs are here, and what is missing to use them; nothing is imported to find that out."""
+"""The GPUs that are here, and what is missing to use them; nothing is imported to find out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Presence:
 
     @property
     def usable(self) -> bool:
-        """Whether there is a GPU, and all that runs kernels on it."""
+        """Is there a GPU, and all that runs kernels on it?"""
         return bool(self.gpus) and self.missing is None
 
 
