@@ -23,7 +23,7 @@ from autotune.arrays.libraries import NUMPY
 from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
-from autotune.runtime.serving import served, turning
+from autotune.runtime.choosing import serve, turning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,13 +114,13 @@ def _tuned(result: Any) -> Any:
 
 def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
     """The product of plain arrays that lie like these; None is NumPy's for good."""
-    found = served(NUMPY, Descriptor(*a), Descriptor(*b), "numpy matmul")
+    found = serve(NUMPY, Descriptor(*a), Descriptor(*b), "numpy matmul")
     if found is None:
         return None
-    turns, layout = found.turns, found.problem.layout
+    contest, layout = found.contest, found.problem.layout
 
     def product(left: Any, right: Any, out: Any = None) -> Any:
-        return turns.call(
+        return contest.call(
             lambda kernel: turning(kernel.bound, layout)(left, right, out),
             lambda: np.matmul(left, right, out=out),
             left,
@@ -128,14 +128,14 @@ def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]]
         )
 
     def by_now() -> Callable[..., NDArray[Any]] | None:
-        if turns.winner is not None:
-            return turning(turns.winner.bound, layout)
-        return None if turns.is_librarys else product
+        if contest.winner is not None:
+            return turning(contest.winner.bound, layout)
+        return None if contest.is_librarys else product
 
     def changed() -> None:
         _PRODUCTS[a, b] = by_now()
 
-    turns.hear(changed)
+    contest.on_change(changed)
     return by_now()
 
 

@@ -10,7 +10,7 @@ import pytest
 from textbook_family import tune_textbook
 
 from autotune.core.session import forget
-from autotune.runtime import routes, turns
+from autotune.runtime import contest, product_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,8 +37,8 @@ def measured(
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))
         patch.setenv("AUTOTUNE_BACKGROUND", "0")
-        patch.setenv(turns.VARIABLE, "0")
-        patch.setenv(routes.VARIABLE, str(log / "log.txt"))
+        patch.setenv(contest.VARIABLE, "0")
+        patch.setenv(product_log.VARIABLE, str(log / "log.txt"))
         forget()
         yield log / "log.txt"
         forget()

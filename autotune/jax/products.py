@@ -22,8 +22,8 @@ from autotune.core.errors import OperandError, OperandTypeError
 from autotune.core.session import Remembered
 from autotune.jax.foreign import Buffer, register
 from autotune.operations.problem import Gemm
+from autotune.runtime.choosing import measured_kernel
 from autotune.runtime.multiplying import kernel_for
-from autotune.runtime.serving import measured_kernel
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

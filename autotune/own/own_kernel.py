@@ -25,7 +25,7 @@ from autotune.own.description import element_types
 from autotune.own.folder import write_folder
 from autotune.own.shapes import sizes_of_call
 from autotune.runtime.loading import load
-from autotune.runtime.routes import tell, way_of
+from autotune.runtime.product_log import log_product, summary
 from autotune.targets.families import catalog, find_operation
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class OwnKernel:
         if kernel is None:
             with alone(self.folder / OPERATION_FILE):
                 kernel = self._found(problem, device) or self._tuned(problem, device)
-        tell(self.name, problem, self.target, way_of(kernel))
+        log_product(self.name, problem, self.target, summary(kernel))
         return kernel
 
     def _found(self, problem: Any, device: int | str | None) -> Kernel | None:
@@ -265,7 +265,7 @@ class OwnKernel:
         raise NotTunedError(f"{reason}; tuning at a call is forbidden here")
 
     def _tuned(self, problem: Any, device: int | str | None) -> Kernel:
-        tell(self.name, problem, self.target, "not tuned yet: tuning now")
+        log_product(self.name, problem, self.target, "not tuned yet: tuning now")
         what = f"tuning {self.name} for {problem.label}"
         result, failure = None, None
         with Interrupt() as asked, self._shown(problem) as shown:

@@ -17,7 +17,9 @@ from autotune.core.forking import LOADING
 from autotune.core.session import Remembered
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
+from autotune.runtime.choosing import contest_of, new_contest
 from autotune.runtime.loading import load
+from autotune.runtime.product_log import log_product
 from autotune.runtime.products import (
     ChosenProduct,
     LibraryProduct,
@@ -25,8 +27,6 @@ from autotune.runtime.products import (
     Product,
     staged,
 )
-from autotune.runtime.routes import tell
-from autotune.runtime.serving import new_turns, turns_of
 from autotune.serving.kernel import Kernel
 from autotune.targets.families import catalog
 from autotune.targets.registry import HOMES, home_of
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.runtime.turns import Turns
+    from autotune.runtime.contest import Contest
 
 _NAME = "matmul"
 """What the log calls it."""
@@ -58,7 +58,7 @@ def matmul(
     """``alpha a @ b + beta out``, by a kernel where one is faster than the operands' library.
 
     That is known from tuning, or found out in the first calls of a shape, in which the library
-    and a few kernels take turns (`autotune.runtime.turns`); until then the library computes.
+    and a few kernels take turns (`autotune.runtime.contest`); until then the library computes.
 
     It takes what `numpy.matmul` takes, and `torch.matmul` for tensors: vectors, stacks of matrices
     that are broadcast, any strides, no elements at all, and the element types that the library
@@ -154,7 +154,7 @@ def _chosen(
     dtype = None if memory is None else library.dtype(a, b)
     if memory is None or dtype is None:
         kinds = f"of {a.dtype} and {b.dtype}, {a.shape} and {b.shape}"
-        tell(_NAME, None, "", f"{kinds}: the library, since no kernel has such operands")
+        log_product(_NAME, None, "", f"{kinds}: the library, since no kernel has such operands")
         return LibraryProduct(library)
     products = products_of(library.strided(a, dtype), library.strided(b, dtype))
     direct, target = library.is_direct(a), HOMES[memory]
@@ -168,13 +168,13 @@ def _chosen(
         return LibraryProduct(library)
     if batched:  # kernels compute where the library would round
         problem = _problem_of(products, dtype)
-        turns = new_turns(problem, target, library.name, timed=False)
+        contest = new_contest(problem, target, library.name, timed=False)
     else:
-        turns = _turns(library, products, dtype, target)
-    if turns is None:  # of what is stored transposed, perhaps
+        contest = _contest(library, products, dtype, target)
+    if contest is None:  # of what is stored transposed, perhaps
         products = products.row_major()
-        turns = _turns(library, products, dtype, target)
-    if turns is None:
+        contest = _contest(library, products, dtype, target)
+    if contest is None:
         return LibraryProduct(library)
 
     def prepared(kernel: Kernel) -> Product:
@@ -183,25 +183,25 @@ def _chosen(
         single = direct and not products.stack
         return PreparedProduct(library, products, dtype, kernel.bound, single)
 
-    chosen = ChosenProduct(library, turns, prepared, may_round)
+    chosen = ChosenProduct(library, contest, prepared, may_round)
 
     def by_now() -> Product:
-        if turns.winner is not None:
-            return prepared(turns.winner)
-        if not turns.is_librarys or may_round:
+        if contest.winner is not None:
+            return prepared(contest.winner)
+        if not contest.is_librarys or may_round:
             return chosen
         return BY_NUMPY if library is NUMPY and not products.stack else LibraryProduct(library)
 
-    turns.hear(lambda: settle(by_now()))
+    contest.on_change(lambda: settle(by_now()))
     return by_now()
 
 
-def _turns(library: Library, products: Products, dtype: str, target: str) -> Turns | None:
+def _contest(library: Library, products: Products, dtype: str, target: str) -> Contest | None:
     """Who computes some products; None leaves them to the library."""
     problem = _problem_of(products, dtype)
     if products.stack:
-        return new_turns(problem, target, library.name)
-    return turns_of(problem, target, library.name, _NAME)
+        return new_contest(problem, target, library.name)
+    return contest_of(problem, target, library.name, _NAME)
 
 
 def _problem_of(products: Products, dtype: str) -> Gemm:

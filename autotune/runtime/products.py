@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from autotune.arrays.library import Library
     from autotune.arrays.shapes import Products
-    from autotune.runtime.turns import Turns
+    from autotune.runtime.contest import Contest
     from autotune.serving.kernel import Kernel
 
 
@@ -94,30 +94,30 @@ class LibraryProduct:
 
 @dataclass(frozen=True, slots=True)
 class ChosenProduct:
-    """``product(a, b, out, alpha, beta)``: by the library or by kernels, as `Turns` say.
+    """``product(a, b, out, alpha, beta)``: by the library or by kernels, as a `Contest` says.
 
     Where the library is set to round what it multiplies, kernels compute.
 
     Attributes:
         library: what the operands are of.
-        turns: of the usual calls, which scale nothing.
+        contest: of the usual calls, which scale nothing.
         prepared: the product by a kernel.
         may_round: whether the library can be set so, for elements like these.
     """
 
     library: Library
-    turns: Turns
+    contest: Contest
     prepared: Callable[[Kernel], Product]
     may_round: bool
 
     def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """The product; errors are those of the library's and of kernels'."""
-        library, turns = self.library, self.turns
+        library, contest = self.library, self.contest
         if self.may_round and not library.is_exact(a):
-            return self.prepared(turns.best())(a, b, out, alpha, beta)
-        if not turns.over and not is_usual(alpha, beta):
+            return self.prepared(contest.best())(a, b, out, alpha, beta)
+        if not contest.over and not is_usual(alpha, beta):
             return library.multiply(a, b, out, alpha, beta)
-        return turns.call(
+        return contest.call(
             lambda kernel: self.prepared(kernel)(a, b, out, alpha, beta),
             lambda: library.multiply(a, b, out, alpha, beta),
             a,

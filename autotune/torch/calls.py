@@ -12,15 +12,15 @@ from autotune.arrays.libraries import plain_library
 from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
-from autotune.runtime.serving import new_turns, served, turning
-from autotune.runtime.turns import Turns
+from autotune.runtime.choosing import new_contest, serve, turning
+from autotune.runtime.contest import Contest
 from autotune.serving.kernel import Launching
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from autotune.operations.problem import Gemm
-    from autotune.runtime.serving import Served
+    from autotune.runtime.choosing import Served
     from autotune.serving.kernel import BoundKernel, Kernel
 
     Call: TypeAlias = Callable[..., Any]
@@ -68,7 +68,7 @@ class TensorProduct:
         self._served = served
         self._calls_of = calls_of
         self._calls: dict[int, TensorCalls] = {}
-        self._added: Turns | None = None
+        self._added: Contest | None = None
 
     def compute(
         self,
@@ -88,13 +88,13 @@ class TensorProduct:
             added: whether something is added to it.
             twice: whether either may be called once more: they write to memory of their own.
         """
-        turns = self._served.turns
+        contest = self._served.contest
         if added:
-            turns = self._added = self._added or self._turns_of_added()
+            contest = self._added = self._added or self._contest_of_added()
         try:
-            if turns.winner is not None:
-                return ours(self._of(turns.winner))
-            return turns.call(lambda kernel: ours(self._of(kernel)), theirs, like, twice=twice)
+            if contest.winner is not None:
+                return ours(self._of(contest.winner))
+            return contest.call(lambda kernel: ours(self._of(kernel)), theirs, like, twice=twice)
         except OperandError:  # of an odd address, say, which PyTorch minds less
             return theirs()
 
@@ -103,24 +103,24 @@ class TensorProduct:
     ) -> Any:
         """The product by a kernel, whichever is faster, if one takes the tensors."""
         try:
-            return ours(self._of(self._served.turns.best()))
+            return ours(self._of(self._served.contest.best()))
         except OperandError:
             return theirs()
 
     def _of(self, kernel: Kernel) -> TensorCalls:
         calls = self._calls.get(id(kernel))
-        if calls is None:  # the kernel stays with the turns
+        if calls is None:  # the kernel stays with the contest
             calls = self._calls[id(kernel)] = self._calls_of(kernel)
         return calls
 
-    def _turns_of_added(self) -> Turns:
-        """Turns of the product with something added to it; PyTorch's where it is faster alone."""
-        turns = self._served.turns
-        if turns.over and turns.winner is None:
-            return turns
+    def _contest_of_added(self) -> Contest:
+        """The contest of sums; the product's own where PyTorch is faster even without a sum."""
+        contest = self._served.contest
+        if contest.over and contest.winner is None:
+            return contest
         problem = self._served.problem
-        target = turns.target
-        made = new_turns(problem, target, torch.__version__)
+        target = contest.target
+        made = new_contest(problem, target, torch.__version__)
         assert made is not None  # there are kernels for the product
         return made
 
@@ -191,9 +191,9 @@ def _product_by_looks(
     # Whether gradients are wanted is not for kernels to know, which are called below all that.
     a = Descriptor(shape_a, strides_a, dtype_a, (device_a, False, False))
     b = Descriptor(shape_b, strides_b, dtype_b, (device_b, False, False))
-    found = served(tensors, a, b, caller, accepts)
+    found = serve(tensors, a, b, caller, accepts)
     if found is None or (
-        found.turns.over and found.turns.winner is None and not found.turns.counts
+        found.contest.over and found.contest.winner is None and not found.contest.counts
     ):
         return None
     on_host = device_a.type == "cpu"
@@ -210,9 +210,9 @@ def _product_by_looks(
     product = TensorProduct(found, calls_of)
 
     def changed() -> None:
-        _PRODUCTS[key] = None if found.turns.is_librarys else product
+        _PRODUCTS[key] = None if found.contest.is_librarys else product
 
-    found.turns.hear(changed)
+    found.contest.on_change(changed)
     return product
 
 

@@ -17,7 +17,7 @@ import torch
 
 from autotune.arrays.torch import torch_is_exact
 from autotune.core import session
-from autotune.runtime.routes import tell
+from autotune.runtime.product_log import log_product
 from autotune.torch.calls import product_of
 from autotune.torch.gates import install
 from autotune.torch.selection import DEVICES, Selection
@@ -121,7 +121,9 @@ class _Switch:
             return None
         if a.dtype is not torch.float32 or torch_is_exact(torch, a.device.type):
             return found.compute
-        tell(_CALLER, None, "", "float32 is left to the library where it is set to round it")
+        log_product(
+            _CALLER, None, "", "float32 is left to the library where it is set to round it"
+        )
         accepts = self._accepts_rounded.get(a.device.type)
         found = None if accepts is None else product_of(a, b, _CALLER, accepts)
         return None if found is None else found.by_kernel

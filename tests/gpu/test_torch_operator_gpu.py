@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", minversion="2.9")
 
-from autotune.runtime import routes  # noqa: E402
+from autotune.runtime import product_log  # noqa: E402
 from autotune.torch import Linear, convert, linear, mm, use_tuned  # noqa: E402
 from autotune.torch.calls import product_of  # noqa: E402
 
@@ -49,7 +49,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, gpu: Device) -> Iterator
         cache = tmp_path_factory.mktemp("cache")
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_BACKGROUND", "0")
-        patch.setenv(routes.VARIABLE, str(log))
+        patch.setenv(product_log.VARIABLE, str(log))
         family = load_families(target="cuda")["block"]
         for sizes, layout in itertools.product(
             ((M, N, K), (M, K, N), (K, M, N), (N, M, K), (N, K, M)), ("nn", "nt", "tn")

@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch")
 from autotune.arrays.library import Descriptor  # noqa: E402
 from autotune.core.errors import OperandError  # noqa: E402
 from autotune.operations.problem import Gemm  # noqa: E402
-from autotune.runtime.serving import turning  # noqa: E402
+from autotune.runtime.choosing import turning  # noqa: E402
 from autotune.torch import calls  # noqa: E402
 
 PLACE = torch.device("cpu", 0)

@@ -39,7 +39,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.MonkeyPatch.context() as patch,
     ):
         # What is added to a product has turns of its own: here its kernel wins them.
-        patch.setattr(calls.TensorProduct, "_turns_of_added", lambda self: self._served.turns)
+        patch.setattr(calls.TensorProduct, "_contest_of_added", lambda self: self._served.contest)
         yield log
 
 

@@ -16,7 +16,7 @@ from textbook_family import tune_textbook
 
 from autotune import Gemm, load, matmul
 from autotune.core.session import forget
-from autotune.runtime import routes
+from autotune.runtime import product_log
 from autotune.runtime.shape_list import read_shapes
 from autotune.runtime.usage import VARIABLE
 from autotune.store import TuningCache
@@ -157,7 +157,7 @@ def test_no_line_is_added_to_a_database(tmp_path: Path, monkeypatch: pytest.Monk
     cache = TuningCache(tmp_path / "tuning.sqlite")
     cache.add(record())
     before = cache.path.read_bytes()
-    for variable in (VARIABLE, routes.VARIABLE):
+    for variable in (VARIABLE, product_log.VARIABLE):
         monkeypatch.setenv(variable, str(cache.path))
         done = run("use(2)")
         assert "cannot be written (it is an SQLite database)" in done.stderr

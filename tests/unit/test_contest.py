@@ -17,8 +17,9 @@ from autotune.arrays.numpy import NumpyArrays
 from autotune.core.errors import LaunchError, OperandError
 from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
-from autotune.runtime import multiplying, serving, turns
-from autotune.runtime.turns import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Turns
+from autotune.runtime import choosing, multiplying
+from autotune.runtime import contest as contests
+from autotune.runtime.contest import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Contest
 from autotune.serving.background import Job, background
 from autotune.serving.clock import AGAIN_S
 from autotune.serving.kernel import Kernel
@@ -73,14 +74,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
 
 
-def contest(clock: FakeClock, problem: Gemm = PROBLEM, target: str = "cpu") -> Turns:
-    found, _ = serving._contenders(problem, "cpu")
-    made = Turns(problem, target, LIBRARY, found[:1], clock)
+def contest(clock: FakeClock, problem: Gemm = PROBLEM, target: str = "cpu") -> Contest:
+    found, _ = choosing._contenders(problem, "cpu")
+    made = Contest(problem, target, LIBRARY, found[:1], clock)
     assert not made.over
     return made
 
 
-def play(made: Turns, calls: int = 100) -> list[str]:
+def play(made: Contest, calls: int = 100) -> list[str]:
     """Who computed, call by call, until it is known."""
     who = []
     for _ in range(calls):
@@ -101,7 +102,7 @@ def light(cache: Path) -> list[Any]:
 def test_a_faster_kernel_wins(cache: Path) -> None:
     clock = FakeClock({"kernel": 1e-3, "library": 2e-3})
     made, heard = contest(clock), []
-    made.hear(lambda: heard.append(made.winner))
+    made.on_change(lambda: heard.append(made.winner))
     who = play(made)
     assert made.over
     assert isinstance(made.winner, Kernel)
@@ -139,9 +140,9 @@ def test_the_library_stays_where_it_is_as_fast(seconds: float, cache: Path) -> N
 )
 def test_power_decides_between_long_products(problem: Gemm, seconds: float, least: float) -> None:
     for ratio in (0.99 * least, 1.01 * least):
-        faster = turns.is_faster(ratio, seconds, problem, "cuda", MARGIN)
+        faster = contests.is_faster(ratio, seconds, problem, "cuda", MARGIN)
         assert faster is (ratio > least)
-        assert turns.is_faster(ratio, seconds, problem, "cpu", MARGIN) is (ratio > MARGIN)
+        assert contests.is_faster(ratio, seconds, problem, "cpu", MARGIN) is (ratio > MARGIN)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +199,7 @@ def test_times_that_are_never_known_leave_the_library(cache: Path) -> None:
     clock = FakeClock({"kernel": 1e-3, "library": 2e-3})
     made = contest(clock)
     clock.knows = False
-    play(made, 3 * turns.MOST_CALLS)
+    play(made, 3 * contests.MOST_CALLS)
     assert made.over
     assert made.winner is None
     assert not light(cache)
@@ -321,7 +322,7 @@ def test_the_library_computes_while_a_compiler_works(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(background(), "submit", submit)
     job = Job("compiled", "a kernel", lambda workers: None)
     monkeypatch.setattr(Contender, "job", property(lambda self: job))
-    made = serving._TURNS[PROBLEM, "cpu", LIBRARY][0]
+    made = choosing._CONTESTS[PROBLEM, "cpu", LIBRARY][0]
     assert made is not None
     made.call(lambda kernel: "kernel", lambda: "library", A)
     assert not is_numpys()
@@ -336,7 +337,7 @@ def test_the_library_computes_while_a_compiler_works(monkeypatch: pytest.MonkeyP
 
 
 def test_without_turns_the_library_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(turns.VARIABLE, "0")
+    monkeypatch.setenv(contests.VARIABLE, "0")
     for _ in range(30):
         matmul(A, B)
         assert is_numpys()
@@ -345,10 +346,10 @@ def test_without_turns_the_library_computes(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_was_measured_beside_another_library_is_measured_again(cache: Path) -> None:
     tune_textbook(cache.parent / "families", cache, [PROBLEM.shape], library="OpenBLAS 0.3")
     forget()
-    first = serving._contenders(PROBLEM, "cpu")[0][0]
-    assert serving._knowledge(first, PROBLEM, "cpu", LIBRARY)[0] is None
-    assert serving._knowledge(first, PROBLEM, "cpu", "OpenBLAS 0.3.31")[0] is True
-    assert serving._knowledge(first, PROBLEM, "cpu", serving.ANY)[0] is True
+    first = choosing._contenders(PROBLEM, "cpu")[0][0]
+    assert choosing._knowledge(first, PROBLEM, "cpu", LIBRARY)[0] is None
+    assert choosing._knowledge(first, PROBLEM, "cpu", "OpenBLAS 0.3.31")[0] is True
+    assert choosing._knowledge(first, PROBLEM, "cpu", choosing.ANY)[0] is True
 
 
 def test_stacks_on_a_gpu_are_the_librarys() -> None:

@@ -12,7 +12,7 @@ import pytest
 from measured_shapes import SHAPES, measured
 
 from autotune import Gemm, NotTunedError, load, matmul
-from autotune.runtime import routes
+from autotune.runtime import product_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def test_programs_may_listen_themselves(own_cache: Path) -> None:
     heard: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger(routes.NAME)
+    logger = logging.getLogger(product_log.NAME)
     logger.addHandler(handler)
     try:
         matmul(ones(M, K), ones(K, N))
@@ -72,7 +72,7 @@ def test_programs_may_listen_themselves(own_cache: Path) -> None:
     ],
 )
 def test_where_it_is_told(log: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(routes.VARIABLE, log)
+    monkeypatch.setenv(product_log.VARIABLE, log)
     script = (
         "import numpy, autotune\n"
         f"a, b = numpy.ones(({M}, {N}), 'f4'), numpy.ones(({N}, {K}), 'f4')\n"

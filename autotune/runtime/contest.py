@@ -1,4 +1,4 @@
-"""Calls in which a few kernels and the library take turns, until it is known which is fastest.
+"""Contests: a few kernels and the library take turns in calls, until the fastest is known.
 
 All of them are right, so that a program may as well measure while it computes. Nothing waits for
 a measurement, none is made in a capture, and what wins is kept in the user's cache as a light
@@ -16,12 +16,11 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError, UnavailableError
 from autotune.core.forking import LOADING
 from autotune.core.statistics import median, median_interval
-from autotune.core.switches import is_on
 from autotune.core.version import __version__
+from autotune.runtime.product_log import warn_once
 from autotune.serving.background import Job, background, is_wanted
 from autotune.store import BaselineRecord, EffortRecord, TuningCache, TuningRecord
 from autotune.store.record import IN_CALLS
@@ -45,8 +44,7 @@ ENOUGH = 7
 """Timed calls of each that decide in any case."""
 
 MOST_CALLS = 30
-"""Calls of each after which the library stays where nothing was decided: clocks may be of no
-use."""
+"""Calls of each after which the library stays: clocks may be of no use."""
 
 MARGIN = 1.02
 """Times that a kernel must be faster than the library to take its place."""
@@ -66,15 +64,6 @@ _HOPELESS = 2.0
 _log = logging.getLogger(__name__)
 
 
-def are_wanted() -> bool:
-    """Whether calls may be measured.
-
-    Raises:
-        InputError: the variable is neither 0 nor 1.
-    """
-    return is_on(VARIABLE)
-
-
 def is_faster(ratio: float, seconds: float, problem: Gemm, target: str, least: float) -> bool:
     """Whether a kernel is so much faster than the library that it may take its place.
 
@@ -91,12 +80,8 @@ def is_faster(ratio: float, seconds: float, problem: Gemm, target: str, least: f
     return ratio >= least
 
 
-class _Runner:
-    """One of those that take turns.
-
-    Args:
-        contender: the kernel; None is the library.
-    """
+class _Contestant:
+    """A kernel in a contest; without a contender, the library."""
 
     __slots__ = ("calls", "contender", "is_out", "kernel", "pending", "times", "waiting")
 
@@ -110,7 +95,7 @@ class _Runner:
         self.waiting = False
 
     def load(self) -> Kernel:
-        """The kernel, loaded when it is first needed."""
+        """Load the kernel when it is first needed."""
         if self.kernel is None:
             assert self.contender is not None
             self.kernel = self.contender.load()
@@ -154,12 +139,12 @@ class _Compared(NamedTuple):
     is_clear: bool
 
 
-def _least(runner: _Runner, library: _Runner) -> _Compared:
-    """A kernel beside the library where it does worse: a program may call in either way."""
+def _compare(kernel: _Contestant, library: _Contestant) -> _Compared:
+    """Compare a kernel with the library where it does worse: a program may call in either way."""
     found = []
     for call in range(2):
         ours, theirs = (
-            [each[call] for each in one.times if len(each) > call] for one in (runner, library)
+            [times[call] for times in one.times if len(times) > call] for one in (kernel, library)
         )
         if not (ours and theirs):
             break
@@ -168,14 +153,12 @@ def _least(runner: _Runner, library: _Runner) -> _Compared:
         interval = median_interval(ours)
         found.append(_Compared(other / own, own, other, interval, faster or slower))
     least = min(found)
-    all_clear = all(each.is_clear for each in found)
+    all_clear = all(compared.is_clear for compared in found)
     return least._replace(is_clear=all_clear or (least.is_clear and least.ratio < 1))
 
 
-class Turns:
-    """The calls of one product in one way, by kernels or by the library.
-
-    Any thread may make them.
+class Contest:
+    """Calls of one product in one way, by kernels or by the library; any thread may make them.
 
     Args:
         problem: what is computed.
@@ -184,11 +167,11 @@ class Turns:
         contenders: the kernels, the most promising first.
         clock: times calls; None where nothing is to be timed, and the library computes.
         kept: whether the outcome is stored.
-        used: hears of every call.
+        used: called in every call.
 
     Attributes:
         target: where it is computed.
-        counts: whether every call is heard of, the library's too.
+        counts: whether every call is counted, the library's too.
         over: whether it is known what computes.
         winner: the kernel that does; None is the library.
     """
@@ -212,7 +195,7 @@ class Turns:
         self._listeners: list[Callable[[], None]] = []
         self._kept = kept
         self._used = used
-        self._runners = [_Runner(None), *map(_Runner, contenders)]
+        self._contestants = [_Contestant(None), *map(_Contestant, contenders)]
         self._ticks = itertools.count()
         self._turn = itertools.count()
         self._inside = threading.local()
@@ -222,8 +205,8 @@ class Turns:
         self.winner: Kernel | None = None
 
     @classmethod
-    def won_by(cls, problem: Gemm, target: str, kernel: Kernel) -> Turns:
-        """Turns that are over: a kernel is known to be faster."""
+    def won_by(cls, problem: Gemm, target: str, kernel: Kernel) -> Contest:
+        """A contest that is over: a kernel is known to be faster."""
         made = cls(problem, target, "", (), None)
         made.winner = kernel
         return made
@@ -236,10 +219,10 @@ class Turns:
     @property
     def _is_waiting(self) -> bool:
         """Whether kernels that take part are being compiled."""
-        return any(each.waiting for each in self._runners)
+        return any(one.waiting for one in self._contestants)
 
-    def hear(self, changed: Callable[[], None]) -> None:
-        """Have somebody told whenever `winner` or `is_librarys` has changed."""
+    def on_change(self, changed: Callable[[], None]) -> None:
+        """Have a function called whenever `winner` or `is_librarys` has changed."""
         self._listeners.append(changed)
 
     def call(
@@ -250,7 +233,7 @@ class Turns:
         *,
         twice: bool = False,
     ) -> Any:
-        """The product, by whoever's turn it is.
+        """Compute the product by the one whose turn it is.
 
         Args:
             ours: computes by a kernel.
@@ -265,17 +248,14 @@ class Turns:
             return ours(self.winner)
         if self._used is not None:
             self._used()
-        if self.over:
+        # While another entry times the library, a product that comes by here is part of that.
+        if self.over or getattr(self._inside, "is_timing", False):
             return theirs()
-        if getattr(self._inside, "is_timing", False):
-            return theirs()  # the library's turn of another entry, which came by here
         assert self._clock is not None
-        early = next(self._ticks) < _UNTIMED
-        if early or not self._are_ready() or not self._clock.runs(like):
+        if next(self._ticks) < _UNTIMED or not self._are_ready() or not self._clock.runs(like):
             return theirs()
-        running = [each for each in self._runners if not each.is_out]
-        runner = running[next(self._turn) % len(running)]
-        result = self._timed(runner, ours, theirs, like, twice)
+        running = [one for one in self._contestants if not one.is_out]
+        result = self._time(running[next(self._turn) % len(running)], ours, theirs, like, twice)
         self._judge()
         return result
 
@@ -287,12 +267,12 @@ class Turns:
         """
         if self.winner is not None:
             return self.winner
-        first = next((each for each in self._runners[1:] if not each.is_out), self._runners[1])
-        return first.load()
+        kernels = self._contestants[1:]
+        return next((one for one in kernels if not one.is_out), kernels[0]).load()
 
-    def _timed(
+    def _time(
         self,
-        runner: _Runner,
+        contestant: _Contestant,
         ours: Callable[[Kernel], Any],
         theirs: Callable[[], Any],
         like: Any,
@@ -300,69 +280,66 @@ class Turns:
     ) -> Any:
         clock, call = self._clock, theirs
         assert clock is not None
-        if runner.contender is not None:
+        if contestant.contender is not None:
             try:
-                kernel = runner.load()
+                call = functools.partial(ours, contestant.load())
             except AutotuneError as error:  # the library does as well
                 if isinstance(error, UnavailableError):
-                    _warn(str(error))
-                runner.drop(error)
+                    warn_once(f"products are left to their libraries: {error}")
+                contestant.drop(error)
                 return theirs()
-            call = lambda: ours(kernel)  # noqa: E731 - either of two calls
         self._inside.is_timing = True
         try:
             result, reading = clock.time(call, like, twice=twice)
         except OperandError:
             raise
         except AutotuneError as error:
-            if runner.contender is None:
+            if contestant.contender is None:
                 raise
-            runner.drop(error)
+            contestant.drop(error)
             return theirs()
         finally:
             self._inside.is_timing = False
-        runner.calls += 1
-        if runner.calls > 1:  # the first one loads and warms up
-            runner.pending.append(reading)
+        contestant.calls += 1
+        if contestant.calls > 1:  # the first one loads and warms up
+            contestant.pending.append(reading)
         return result
 
     def _are_ready(self) -> bool:
         """Whether all kernels that take part have been compiled; has it done, at first."""
         if not self._begun:
-            self._begin()
+            with LOADING:
+                if not self._begun:
+                    self._begin()
         return not self._is_waiting
 
     def _begin(self) -> None:
-        with LOADING:
-            if self._begun:
-                return
-            jobs = {}
-            for number, runner in enumerate(self._runners[1:]):
-                assert runner.contender is not None
-                job = runner.contender.job
-                if job is not None and is_wanted(None):
-                    runner.waiting, jobs[runner] = True, job
-                elif job is not None and number:  # one is compiled in the call: no more waiting
-                    runner.is_out = True
-            self._begun = True
-            if jobs:
-                self._tell()
-            for runner, job in jobs.items():
-                if not background().submit(job, functools.partial(self._compiled, runner)):
-                    runner.waiting = self._begun = False  # no thread: a later call tries again
-            if not self._begun:
-                self._tell()
+        jobs = {}
+        for number, one in enumerate(self._contestants[1:]):
+            assert one.contender is not None
+            job = one.contender.job
+            if job is not None and is_wanted(None):
+                one.waiting, jobs[one] = True, job
+            elif job is not None and number:  # one is compiled in the call: no more waiting
+                one.is_out = True
+        self._begun = True
+        if jobs:
+            self._report()
+        for one, job in jobs.items():
+            if not background().submit(job, functools.partial(self._end_compiling, one)):
+                one.waiting = self._begun = False  # no thread: a later call tries again
+        if not self._begun:
+            self._report()
 
-    def _compiled(self, runner: _Runner, failure: str) -> None:
-        """A kernel has been compiled, or cannot be."""
+    def _end_compiling(self, contestant: _Contestant, failure: str) -> None:
         with LOADING:
-            runner.is_out, runner.waiting = bool(failure), False
+            contestant.is_out, contestant.waiting = bool(failure), False
             if not self._is_waiting:
-                self._tell()
+                self._report()
 
-    def _tell(self) -> None:
-        for each in [*self._listeners]:
-            each()
+    def _report(self) -> None:
+        for changed in [*self._listeners]:
+            changed()
 
     def _judge(self) -> None:
         """Decide, where enough is known.
@@ -372,56 +349,55 @@ class Turns:
         if not LOADING.acquire(blocking=False):
             return
         try:
-            if self.over:
-                return
-            for each in self._runners:
-                each.read()
-            library, *kernels = self._runners
-            for each in kernels:
-                if each.times and library.times:
-                    each.is_out |= min(each.times)[0] > _HOPELESS * min(library.times)[0]
-            running = [each for each in kernels if not each.is_out]
-            if not running:
-                self._end(None)
-                return
-            if min(len(each.times) for each in (library, *running)) >= FEWEST:
-                self._compare(library, running)
-            if not self.over and min(each.calls for each in (library, *running)) > MOST_CALLS:
-                self._end(None, known=False)
+            if not self.over:
+                self._decide()
         finally:
             LOADING.release()
 
-    def _compare(self, library: _Runner, running: Sequence[_Runner]) -> None:
-        """Decide between the library and the fastest kernel, if the difference is clear by now."""
-        fastest = max(running, key=lambda each: _least(each, library).ratio)
-        least = _least(fastest, library)
-        count = min(len(each.times) for each in (library, *running))
-        if least.is_clear or count >= ENOUGH:
-            won = is_faster(least.ratio, least.ours, self._problem, self.target, MARGIN)
-            self._end(fastest.kernel if won else None)
+    def _decide(self) -> None:
+        for one in self._contestants:
+            one.read()
+        library, *kernels = self._contestants
+        for one in kernels:
+            if one.times and library.times:
+                one.is_out |= min(one.times)[0] > _HOPELESS * min(library.times)[0]
+        running = [one for one in kernels if not one.is_out]
+        if not running:
+            self._end(None)
+            return
+        count = min(len(one.times) for one in (library, *running))
+        if count >= FEWEST:
+            fastest = max(running, key=lambda one: _compare(one, library).ratio)
+            least = _compare(fastest, library)
+            if least.is_clear or count >= ENOUGH:
+                won = is_faster(least.ratio, least.ours, self._problem, self.target, MARGIN)
+                self._end(fastest.kernel if won else None)
+        if not self.over and min(one.calls for one in (library, *running)) > MOST_CALLS:
+            self._end(None, known=False)
 
     def _end(self, winner: Kernel | None, *, known: bool = True) -> None:
         if winner is not None and self._used is not None:
             winner.hear(self._used)
         self.winner, self.over = winner, True
-        if self._kept and known:
-            library, *kernels = self._runners
-            timed = [each for each in kernels if each.times]
-            if timed and library.times:
-                fastest = max(timed, key=lambda each: _least(each, library).ratio)
-                _keep(self._record(fastest), fastest)
-        self._tell()
+        library, *kernels = self._contestants
+        timed = [one for one in kernels if one.times]
+        if self._kept and known and timed and library.times:
+            self._store(max(timed, key=lambda one: _compare(one, library).ratio))
+        self._report()
         # Few are needed any more, and there may be thousands of shapes.
         self._listeners.clear()
-        del self._runners[2:]
+        del self._contestants[2:]
 
-    def _record(self, runner: _Runner) -> TuningRecord:
-        """What was measured of the fastest kernel, beside the library."""
-        assert runner.contender is not None
-        found, problem = runner.contender.found, self._problem
-        least = _least(runner, self._runners[0])
+    def _store(self, fastest: _Contestant) -> None:
+        """Store a kernel's times beside the library's, in the background.
+
+        Without a place for them they are measured again.
+        """
+        assert fastest.contender is not None
+        found, problem = fastest.contender.found, self._problem
+        least = _compare(fastest, self._contestants[0])
         ours, theirs = least.ours, least.theirs
-        return TuningRecord(
+        record = TuningRecord(
             fingerprint=found.device.fingerprint,
             operation=problem.operation,
             problem=problem.key(),
@@ -434,29 +410,17 @@ class Turns:
             gflops=problem.flops / ours / 1e9,
             ties=0,
             baseline=BaselineRecord(self._library, theirs, theirs / ours),
-            effort=EffortRecord(self._count, sum(map(sum, runner.times)), IN_CALLS),
+            effort=EffortRecord(self._count, sum(map(sum, fastest.times)), IN_CALLS),
             toolchain=dict(found.device.toolchain),
             state=dict(found.device.state),
             version=__version__,
         )
 
+        def write(workers: Workers) -> None:
+            try:
+                TuningCache(found.shared.place.create().database).add(record)
+            except AutotuneError as error:
+                _log.debug("what was measured in calls is not kept: %s", error)
 
-@session.cached()
-def _warn(reason: str) -> None:
-    """Say once, and not for every shape, why libraries compute."""
-    _log.warning("products are left to their libraries: %s", reason)
-
-
-def _keep(record: TuningRecord, runner: _Runner) -> None:
-    """Have a record stored in the background; without a place for it, it is measured again."""
-    assert runner.contender is not None
-    place = runner.contender.found.shared.place
-
-    def write(workers: Workers) -> None:
-        try:
-            TuningCache(place.create().database).add(record)
-        except AutotuneError as error:
-            _log.debug("what was measured in calls is not kept: %s", error)
-
-    job = Job(("light record", record.id), f"a record of {record.candidate}", write)
-    background().submit(job, lambda failure: None)
+        job = Job(("light record", record.id), f"a record of {record.candidate}", write)
+        background().submit(job, lambda failure: None)

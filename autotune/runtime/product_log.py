@@ -1,7 +1,7 @@
-"""Which product went where: ``AUTOTUNE_LOG=FILE``, or ``stderr``, has it told, once per shape.
+"""Log of products: ``AUTOTUNE_LOG=FILE``, or ``stderr``, gets who computes, once per shape.
 
-What is told are records of `logging`, of the logger `NAME` and of level DEBUG, so that a program
-may as well take them with handlers of its own.
+Records go to the logger `NAME`, at level DEBUG, so that a program may as well take them with
+handlers of its own.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ VARIABLE = "AUTOTUNE_LOG"
 NAME = "autotune.products"
 """The logger's name."""
 
-_TOLD = 4096
-"""Lines that are remembered, so as not to be told again."""
+_LINES = 4096
+"""Lines that are remembered, so as not to be logged again."""
 
 _log = logging.getLogger(NAME)
 _warnings = logging.getLogger(__name__)
 
 
-def tell(caller: str, problem: Problem | None, target: str, way: str) -> None:
-    """Say which way a product went, unless that was said before.
+def log_product(caller: str, problem: Problem | None, target: str, way: str) -> None:
+    """Log who computes a product, unless that was logged before.
 
     Args:
         caller: the function that was called.
@@ -42,30 +42,30 @@ def tell(caller: str, problem: Problem | None, target: str, way: str) -> None:
         target: where; may be empty.
         way: what computes it, and why.
     """
-    if not is_heard():
-        return
-    what = "" if problem is None else f" {problem.label}"
-    where = f" on {target}" if target else ""
-    _tell(f"{caller}{what}{where}: {way}", os.environ.get(VARIABLE))
-
-
-def is_heard() -> bool:
-    """Whether anybody listens."""
     given = os.environ.get(VARIABLE)
     if given:
         _listen(given)
-    return _log.isEnabledFor(logging.DEBUG)
+    if _log.isEnabledFor(logging.DEBUG):
+        what = "" if problem is None else f" {problem.label}"
+        where = f" on {target}" if target else ""
+        _log_once(f"{caller}{what}{where}: {way}", given)
 
 
-def way_of(kernel: Kernel) -> str:
-    """What a kernel is, for `tell`: what computes, how well it fits, and why not better."""
+def summary(kernel: Kernel) -> str:
+    """A kernel for the log: what computes, how well it fits, and why not better."""
     what = kernel.library or str(kernel.candidate)
     reason = f" ({kernel.reason})" if kernel.reason else ""
     return f"{what}, {kernel.match}{reason}"
 
 
-@session.cached(most=_TOLD)
-def _tell(line: str, listener: str | None) -> None:
+@session.cached()
+def warn_once(text: str) -> None:
+    """Warn, once and not for every shape."""
+    _warnings.warning("%s", text)
+
+
+@session.cached(most=_LINES)
+def _log_once(line: str, listener: str | None) -> None:
     _log.debug("%s", line)
 
 
@@ -88,4 +88,4 @@ def _listen(given: str) -> None:
     handler.setFormatter(logging.Formatter("autotune: %(message)s"))
     _log.addHandler(handler)
     _log.setLevel(logging.DEBUG)
-    _log.propagate = False  # a program's own handlers would tell it once more
+    _log.propagate = False  # a program's own handlers would have it once more

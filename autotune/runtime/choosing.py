@@ -1,28 +1,26 @@
-"""Products by whoever is known to be fastest: a kernel that was measured, else the library.
+"""The choice of who computes a product: a kernel that was measured, else the library.
 
 What stands in for a library's product must never be slower by our choice. A kernel serves where
 the problem's own record, calls of a program, or the survey of the device have it faster than the
 library; everywhere else the library does, or both take turns until that is known
-(`autotune.runtime.turns`).
+(`autotune.runtime.contest`).
 """
 
 from __future__ import annotations
 
-import functools
-import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.shapes import products_of
-from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.core.session import Remembered
+from autotune.core.switches import is_on
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
 from autotune.runtime import usage
+from autotune.runtime.contest import MARGIN, VARIABLE, Contest, is_faster
 from autotune.runtime.loading import load, request_of
-from autotune.runtime.routes import tell, way_of
-from autotune.runtime.turns import MARGIN, Turns, are_wanted, is_faster
+from autotune.runtime.product_log import log_product, summary, warn_once
 from autotune.serving.loading import contenders
 from autotune.store import MatchQuality
 from autotune.targets.families import catalog
@@ -32,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autotune.arrays.library import Descriptor, Library
+    from autotune.serving.clock import Clock
     from autotune.serving.kernel import Kernel
     from autotune.serving.loading import Contender
-
-_log = logging.getLogger(__name__)
 
 _LEFT = "left to the library: "
 
@@ -53,22 +50,22 @@ class Served:
     Attributes:
         problem: what it is; its layout says which operands kernels take turned, as they are
             stored.
-        turns: says who computes it. A kernel is ``kernel(a, b, out, alpha, beta)`` of operands as
-            they are stored.
+        contest: says who computes it. A kernel is ``kernel(a, b, out, alpha, beta)`` of operands
+            as they are stored.
     """
 
     problem: Gemm
-    turns: Turns
+    contest: Contest
 
 
-def served(
+def serve(
     library: Library,
     a: Descriptor,
     b: Descriptor,
     caller: str,
     accepts: Callable[[Gemm], bool] | None = None,
 ) -> Served | None:
-    """Who computes the product of two matrices; None where no kernel can.
+    """Choose who computes the product of two matrices; None where no kernel can.
 
     Nothing is copied for it: what a kernel cannot read where it lies is left to the library, too.
 
@@ -79,21 +76,21 @@ def served(
         caller: the function that was called, for the log.
         accepts: which problems may be served; None takes all.
     """
-    problem_and_target = _problem_of(library, a, b)
-    if problem_and_target is None:
+    found = _problem_of(library, a, b)
+    if found is None:
         kinds = f"{tuple(a.shape)} of {a.dtype} by {tuple(b.shape)} of {b.dtype}"
-        tell(caller, None, "", f"{kinds}: {_LEFT}no kernel takes them as they lie")
+        log_product(caller, None, "", f"{kinds}: {_LEFT}no kernel takes them as they lie")
         return None
-    problem, target = problem_and_target
+    problem, target = found
     if accepts is not None and not accepts(problem):
-        tell(caller, problem, target, f"{_LEFT}not selected")
+        log_product(caller, problem, target, f"{_LEFT}not selected")
         return None
-    turns = turns_of(problem, target, library.name, caller)
-    return None if turns is None else Served(problem, turns)
+    contest = contest_of(problem, target, library.name, caller)
+    return None if contest is None else Served(problem, contest)
 
 
-def turns_of(problem: Gemm, target: str, library: str, caller: str) -> Turns | None:
-    """Who computes a problem; None where no kernel can.
+def contest_of(problem: Gemm, target: str, library: str, caller: str) -> Contest | None:
+    """The one contest of a problem; None where no kernel can compute it.
 
     Args:
         problem: what is to be computed.
@@ -101,19 +98,26 @@ def turns_of(problem: Gemm, target: str, library: str, caller: str) -> Turns | N
         library: name and version of the operands' library.
         caller: the function that was called, for the log.
     """
-    turns, reason = _TURNS[problem, target, library]
-    if turns is None or (turns.over and turns.winner is None):
-        tell(caller, problem, target, f"{_LEFT}{reason}")
-    elif turns.winner is not None:
-        tell(caller, problem, target, way_of(turns.winner))
+    contest, reason = _CONTESTS[problem, target, library]
+
+    def log_end() -> None:
+        if contest is not None and contest.over:
+            winner = contest.winner
+            way = summary(winner) if winner else f"{_LEFT}it was faster in turns"
+            log_product(caller, problem, target, way)
+
+    if contest is None or (contest.over and contest.winner is None):
+        log_product(caller, problem, target, f"{_LEFT}{reason}")
+    elif contest.winner is not None:
+        log_end()
     else:
-        tell(caller, problem, target, f"in turns: {reason}")
-        turns.hear(functools.partial(_tell_end, turns, problem, target, caller))
-    return turns
+        log_product(caller, problem, target, f"in turns: {reason}")
+        contest.on_change(log_end)
+    return contest
 
 
-def new_turns(problem: Gemm, target: str, library: str, *, timed: bool = True) -> Turns | None:
-    """Turns of calls that are not those of the product alone, and that nothing is known of.
+def new_contest(problem: Gemm, target: str, library: str, *, timed: bool = True) -> Contest | None:
+    """A contest of calls that are not those of the product alone, and that nothing is known of.
 
     None where no kernel can take part.
 
@@ -124,8 +128,8 @@ def new_turns(problem: Gemm, target: str, library: str, *, timed: bool = True) -
         timed: whether it is found out who is faster; else the library computes.
     """
     found, _ = _contenders(problem, target)
-    clock = make_target(target).clock() if timed and are_wanted() else None
-    return Turns(problem, target, library, found, clock, kept=False) if found else None
+    clock = _clock(target) if timed else None
+    return Contest(problem, target, library, found, clock, kept=False) if found else None
 
 
 def measured_kernel(problem: Gemm, target: str, caller: str) -> Kernel | None:
@@ -139,7 +143,8 @@ def measured_kernel(problem: Gemm, target: str, caller: str) -> Kernel | None:
         caller: the function that was called, for the log.
     """
     kernel, reason = _KNOWN[problem, target]
-    tell(caller, problem, target, f"{_LEFT}{reason}" if kernel is None else way_of(kernel))
+    way = f"{_LEFT}{reason}" if kernel is None else summary(kernel)
+    log_product(caller, problem, target, way)
     return kernel
 
 
@@ -152,7 +157,7 @@ def turning(kernel: Callable[..., Any], layout: str) -> Callable[..., Any]:
     """
     if layout == "nn":
         return kernel
-    turn_a, turn_b = (each == "t" for each in layout)
+    turn_a, turn_b = (stored == "t" for stored in layout)
 
     def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
         return kernel(a.T if turn_a else a, b.T if turn_b else b, out, alpha, beta)
@@ -174,12 +179,11 @@ def _problem_of(library: Library, a: Descriptor, b: Descriptor) -> tuple[Gemm, s
         return None
     if min(products.sizes) < 1 or products.left.copied or products.right.copied:
         return None
-    m, n, k = products.sizes
-    return Gemm(m, n, k, dtype, layout=products.layout), HOMES[memory]
+    return Gemm(*products.sizes, dtype, layout=products.layout), HOMES[memory]
 
 
-def _made_turns(problem: Gemm, target: str, library: str) -> tuple[Turns | None, str]:
-    """Who computes, or why the library does; and what is known."""
+def _make_contest(problem: Gemm, target: str, library: str) -> tuple[Contest | None, str]:
+    """The contest of a problem, if kernels can compute it, and what is known or why not."""
     found, reason = _contenders(problem, target)
     if not found:
         return None, reason
@@ -187,18 +191,23 @@ def _made_turns(problem: Gemm, target: str, library: str) -> tuple[Turns | None,
     faster, known = _knowledge(found[0], problem, target, library)
     if faster:
         kernel = load(problem, target, match="nearest")
-        return Turns.won_by(problem, target, kernel), known
-    clock = make_target(target).clock() if faster is None and are_wanted() else None
-    return Turns(problem, target, library, found, clock, used=used), known
+        return Contest.won_by(problem, target, kernel), known
+    clock = _clock(target) if faster is None else None
+    return Contest(problem, target, library, found, clock, used=used), known
 
 
-def _made_known(problem: Gemm, target: str) -> tuple[Kernel | None, str]:
+def _find_known(problem: Gemm, target: str) -> tuple[Kernel | None, str]:
     """The kernel that is known to be faster than any library, or why there is none."""
     found, reason = _contenders(problem, target)
     if not found:
         return None, reason
     faster, known = _knowledge(found[0], problem, target, ANY)
     return (load(problem, target, match="nearest") if faster else None), known
+
+
+def _clock(target: str) -> Clock | None:
+    """Clock of a target's calls; None where the environment has none measured."""
+    return make_target(target).clock() if is_on(VARIABLE) else None
 
 
 def _contenders(problem: Gemm, target: str) -> tuple[Sequence[Contender], str]:
@@ -209,14 +218,8 @@ def _contenders(problem: Gemm, target: str) -> tuple[Sequence[Contender], str]:
         request = request_of(problem, target, match="nearest")
         return contenders(make_target(target), request, CONTENDERS), ""
     except AutotuneError as error:  # programs must not end for what they can do without
-        _warn(target, str(error))
+        warn_once(f"products on target {target} are left to their libraries: {error}")
         return (), str(error)
-
-
-@session.cached()
-def _warn(target: str, reason: str) -> None:
-    """Say once, and not for every shape, why libraries compute."""
-    _log.warning("products on target %s are left to their libraries: %s", target, reason)
 
 
 def _knowledge(
@@ -240,11 +243,5 @@ def _knowledge(
     return faster, f"{record.candidate.family} is at {ratio:.2f}x {name} here"
 
 
-def _tell_end(turns: Turns, problem: Gemm, target: str, caller: str) -> None:
-    if turns.over:
-        way = f"{_LEFT}it was faster in turns" if turns.winner is None else way_of(turns.winner)
-        tell(caller, problem, target, way)
-
-
-_TURNS = Remembered(_made_turns)
-_KNOWN = Remembered(_made_known)
+_CONTESTS = Remembered(_make_contest)
+_KNOWN = Remembered(_find_known)

@@ -9,7 +9,7 @@ import pytest
 from autotune import Gemm, matmul
 from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
-from autotune.runtime import serving
+from autotune.runtime import choosing
 from autotune.serving.background import background
 from autotune.store import TuningCache
 from autotune.targets.registry import make_target
@@ -79,7 +79,7 @@ def test_a_shape_is_settled_in_some_calls(dtype: str, cache: Path) -> None:
     problem, name = Gemm(1096, 1096, 1096, dtype), f"PyTorch {torch.__version__}"
     for _ in range(400):
         got = matmul(a, b)
-        turns, _ = serving._TURNS[problem, "cuda", name]
+        turns, _ = choosing._CONTESTS[problem, "cuda", name]
         assert turns is not None
         if turns.over:
             break
