@@ -112,7 +112,7 @@ def _tuned(result: Any) -> Any:
     return result.view(TunedArray) if type(result) is np.ndarray else result
 
 
-def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
+def _make_product(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
     """The product of plain arrays that lie like these; None is NumPy's for good."""
     found = serve(NUMPY, Descriptor(*a), Descriptor(*b), "numpy matmul")
     if found is None:
@@ -139,4 +139,4 @@ def _made(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]]
     return by_now()
 
 
-_PRODUCTS = Remembered(_made)
+_PRODUCTS = Remembered(_make_product)

@@ -100,7 +100,7 @@ def overlap(
     y_shape: tuple[int, int],
     itemsize: int,
 ) -> bool:
-    """Whether two matrices share an element.
+    """True if two matrices share an element.
 
     Args:
         at_x: address, leading dimension and device of one.

@@ -61,7 +61,7 @@ def memory_of(array: object) -> str:
 
 
 def is_torchs(operand: object) -> bool:
-    """Whether something is a tensor of PyTorch, of whatever class, or stands for one."""
+    """True if something is a tensor of PyTorch, of whatever class, or stands for one."""
     torch: Any = sys.modules.get("torch")
     if torch is None:
         return False
@@ -69,7 +69,7 @@ def is_torchs(operand: object) -> bool:
 
 
 def overrides_products(operand: object) -> bool:
-    """Whether NumPy would leave a product to the operand's own class.
+    """True if NumPy would leave a product to the operand's own class.
 
     Arrays that mean more than their elements are among them, and those that say what `@` does.
     """

@@ -114,21 +114,21 @@ class Library:
         raise NotImplementedError
 
     def is_exact(self, array: Any) -> bool:
-        """Whether the library, as it is set now, multiplies float32 without rounding it."""
+        """True if the library, as it is set now, multiplies float32 without rounding it."""
         return True
 
     # Operands of `matmul`.
 
     def is_watched(self) -> bool:
-        """Whether somebody would miss a product in this thread that is not the library's own."""
+        """True if somebody would miss a product in this thread that is not the library's own."""
         return False
 
     def multiplies_stacks(self, a: Any, b: Any) -> bool:
-        """Whether a product is the library's at first sight; asked in every call."""
+        """True if a product is the library's at first sight; asked in every call."""
         return False
 
     def batches(self, a: Descriptor, work: int) -> bool:
-        """Whether stacks of products of so many multiplications each are better left to it."""
+        """True if stacks of products of so many multiplications each are better left to it."""
         return True
 
     def describe_fast(self, array: Any) -> tuple[Any, ...]:
@@ -152,7 +152,7 @@ class Library:
         raise NotImplementedError
 
     def is_direct(self, a: Descriptor) -> bool:
-        """Whether kernels take such arrays themselves, and not what `for_kernel` makes of them."""
+        """True if kernels take such arrays themselves, and not what `for_kernel` makes of them."""
         return True
 
     def for_kernel(self, array: Any) -> Any:
@@ -192,7 +192,7 @@ class Library:
         return result
 
     def takes(self, out: Any, shape: tuple[int, ...], dtype: str, inputs: tuple[Any, ...]) -> bool:
-        """Whether kernels can write to `out` as it is: it fits, and lies apart from the inputs."""
+        """True if kernels can write to `out` as it is: it fits, and lies apart from the inputs."""
         raise NotImplementedError
 
     def store(self, out: Any, result: Any, beta: Any, core: Core) -> Any:
@@ -273,7 +273,7 @@ def _int(value: Any) -> int | None:
 
 
 def is_usual(alpha: Any, beta: Any) -> bool:
-    """Whether a product is neither scaled nor added to anything, by real numbers of Python."""
+    """True if a product is neither scaled nor added to anything, by real numbers of Python."""
     of_python = isinstance(alpha, float | int) and isinstance(beta, float | int)
     return of_python and alpha == 1 and beta == 0
 

@@ -1,4 +1,4 @@
-"""Which products a call of `matmul` is made of, from the shapes and strides of its operands.
+"""Products that a call of `matmul` is made of, from the shapes and strides of its operands.
 
 The rules are those of `numpy.matmul`: an operand of one dimension is a row on the left and a
 column on the right, and the result lacks the other one; all dimensions but the last two are a
@@ -34,7 +34,7 @@ class Strided:
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """How an operand becomes matrices as kernels read them, step by step.
+    """Steps that make matrices, as kernels read them, of an operand.
 
     Attributes:
         first: how many leading dimensions, all of whose matrices are the same, it loses.
@@ -53,7 +53,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """What a call computes: one product, or a stack of them.
+    """Products of one call: one, or a stack of them.
 
     Attributes:
         shape: of the result.
@@ -71,20 +71,20 @@ class Products:
 
     @property
     def layout(self) -> str:
-        """Which factors are stored transposed, as `Gemm.layout` says it."""
-        return "".join("t" if each.turned else "n" for each in (self.left, self.right))
+        """Layout of the factors, as `Gemm.layout` has it."""
+        return "".join("t" if factor.turned else "n" for factor in (self.left, self.right))
 
     def row_major(self) -> Products:
         """The same with copies of what is stored transposed."""
         left, right = (
-            replace(each, copied=each.copied or each.turned, turned=False)
-            for each in (self.left, self.right)
+            replace(factor, copied=factor.copied or factor.turned, turned=False)
+            for factor in (self.left, self.right)
         )
         return replace(self, left=left, right=right)
 
     def are_direct(self, a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-        """Whether operands of these shapes are matrices that one kernel takes as they are."""
-        as_they_are = not any(each.copied or each.turned for each in (self.left, self.right))
+        """True if operands of these shapes are matrices that one kernel takes as they are."""
+        as_they_are = not any(factor.copied or factor.turned for factor in (self.left, self.right))
         return as_they_are and len(a) == len(b) == 2
 
 
@@ -133,9 +133,9 @@ def _matrix(operand: Strided, *, before: bool) -> Strided:
 def _broadcast(
     a: tuple[int, ...], b: tuple[int, ...], shapes: tuple[tuple[int, ...], tuple[int, ...]]
 ) -> tuple[int, ...]:
-    """What two stacks are broadcast to."""
+    """Broadcast two stacks; `shapes` are for the message."""
     length = max(len(a), len(b))
-    padded = [(1,) * (length - len(each)) + each for each in (a, b)]
+    padded = [(1,) * (length - len(stack)) + stack for stack in (a, b)]
     for x, y in zip(*padded, strict=True):
         if x != y and 1 not in (x, y):
             raise OperandError(
@@ -146,7 +146,7 @@ def _broadcast(
 
 
 def _is_one(operand: Strided) -> bool:
-    """Whether a stack repeats one matrix."""
+    """True if a stack repeats one matrix."""
     stack = operand.shape[:-2]
     if operand.strides is None:
         return math.prod(stack) == 1
@@ -154,7 +154,7 @@ def _is_one(operand: Strided) -> bool:
 
 
 def _way(operand: Strided) -> tuple[bool, bool]:
-    """Whether matrices must be copied, and whether they are stored transposed."""
+    """True if matrices must be copied, and whether they are stored transposed."""
     if operand.strides is None:
         return True, False
     (rows, columns), (row, column) = operand.shape[-2:], operand.strides[-2:]
@@ -193,7 +193,7 @@ def _folded(operand: Strided) -> Factor | None:
 
 
 def _follow(sizes: Sequence[int], strides: Sequence[int], columns: int) -> bool:
-    """Whether rows along several dimensions are all as far apart as the first two."""
+    """True if rows along several dimensions are all as far apart as the first two."""
     steps = [(size, step) for size, step in zip(sizes, strides, strict=True) if size > 1]
     apart = all(outer == size * inner for (_, outer), (size, inner) in itertools.pairwise(steps))
     return apart and (not steps or steps[-1][1] >= columns)

@@ -235,7 +235,7 @@ class TorchTensors(Library):
 
 
 def torch_is_exact(torch: Any, device: str) -> bool:
-    """Whether PyTorch, as it is set now, multiplies float32 without rounding it.
+    """True if PyTorch, as it is set now, multiplies float32 without rounding it.
 
     Products of 16-bit numbers are summed in float32 by all libraries; partial sums of a divided
     reduction are rounded as PyTorch's own settings say.
@@ -255,7 +255,7 @@ def torch_is_exact(torch: Any, device: str) -> bool:
 
 
 def lies_apart(out: Any, *tensors: Any) -> bool:
-    """Whether a tensor has no storage in common with others."""
+    """True if a tensor has no storage in common with others."""
     storage = out.untyped_storage().data_ptr()
     return all(tensor.untyped_storage().data_ptr() != storage for tensor in tensors)
 

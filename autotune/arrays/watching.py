@@ -1,4 +1,4 @@
-"""Who else has a say in a call on PyTorch's tensors: all that watches, records or transforms it.
+"""Watchers of a call on PyTorch's tensors: all that sees, records or transforms it.
 
 A kernel reads and writes memory, which nothing of PyTorch's sees. Everything that takes tensors
 asks here before it calls one, and leaves the call to PyTorch's own function, or to an operator
@@ -27,28 +27,28 @@ _STAND_INS = ("FakeTensor", "FunctionalTensor")
 """Classes that stand for plain tensors where programs are compiled or exported."""
 
 
-def _asked(module: Any, name: str, otherwise: Any) -> Callable[[], Any]:
+def _function(module: Any, name: str, otherwise: Any) -> Callable[[], Any]:
     """A function of PyTorch's without arguments; a constant where it has none such."""
     function: Callable[[], Any] = getattr(module, name, lambda: otherwise)
     return function
 
 
-casts = _asked(_C, "_is_any_autocast_enabled", True)
-"""Whether autocast is on in this thread, on any kind of device."""
+casts = _function(_C, "_is_any_autocast_enabled", True)
+"""True if autocast is on in this thread, on any kind of device."""
 
-is_traced = _asked(_C, "_is_tracing", True)
-"""Whether `torch.jit.trace` records what is called in this thread."""
+is_traced = _function(_C, "_is_tracing", True)
+"""True if `torch.jit.trace` records what is called in this thread."""
 
-is_profiled = _asked(getattr(_C, "_autograd", None), "_profiler_enabled", True)
-"""Whether a profiler would show the operators that are called in this thread."""
+is_profiled = _function(getattr(_C, "_autograd", None), "_profiler_enabled", True)
+"""True if a profiler would show the operators that are called in this thread."""
 
-_modes_of_dispatch = _asked(_C, "_len_torch_dispatch_stack", 1)
-_modes_of_functions = _asked(_C, "_len_torch_function_stack", 1)
-_transform = _asked(getattr(_C, "_functorch", None), "peek_interpreter_stack", None)
+_modes_of_dispatch = _function(_C, "_len_torch_dispatch_stack", 1)
+_modes_of_functions = _function(_C, "_len_torch_function_stack", 1)
+_transform = _function(getattr(_C, "_functorch", None), "peek_interpreter_stack", None)
 
 
 def is_plain(tensor: Any) -> bool:
-    """Whether something is a tensor of PyTorch's own class, whose elements lie as they are."""
+    """True if something is a tensor of PyTorch's own class, whose elements lie as they are."""
     return (
         type(tensor) in _PLAIN
         and tensor.layout is _STRIDED
@@ -59,12 +59,12 @@ def is_plain(tensor: Any) -> bool:
 
 
 def has_plain_class(tensor: Any) -> bool:
-    """Whether something is of PyTorch's own class, or is what its compiler has in place of it."""
+    """True if something is of PyTorch's own class, or is what its compiler has in place of it."""
     return type(tensor) in _PLAIN or type(tensor).__name__ in _STAND_INS
 
 
 def is_watched() -> bool:
-    """Whether anybody sees, records, casts or transforms what is called in this thread."""
+    """True if anybody sees, records, casts or transforms what is called in this thread."""
     return bool(
         torch.compiler.is_compiling()  # first: PyTorch's compiler reads no further
         or is_traced()
@@ -77,17 +77,17 @@ def is_watched() -> bool:
 
 
 def is_forward() -> bool:
-    """Whether derivatives are computed in forward mode."""
+    """True if derivatives are computed in forward mode."""
     return bool(forward_ad._current_level >= 0)
 
 
 def is_transformed() -> bool:
-    """Whether a function of `torch.func` is at work in this thread."""
+    """True if a function of `torch.func` is at work in this thread."""
     return _transform() is not None
 
 
 def is_functionalized() -> bool:
-    """Whether that is `torch.func.functionalize`, which has no rule for functions of Python."""
+    """True if that is `torch.func.functionalize`, which has no rule for functions of Python."""
     found = _transform()
     return found is not None and found.key() == _C._functorch.TransformType.Functionalize
 
@@ -119,12 +119,12 @@ def keys_of_plain(device: str) -> int:
 
 
 def _sees_functions() -> bool:
-    """Whether a mode does more than saying where new tensors are made."""
+    """True if a mode does more than saying where new tensors are made."""
     return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
 
 
 def _is_proxied() -> bool:
-    """Whether `make_fx` records what the dispatcher is given."""
+    """True if `make_fx` records what the dispatcher is given."""
     if not (_modes_of_dispatch() or _modes_of_functions()):
         return False
     tracing: Any = sys.modules.get("torch.fx.experimental.proxy_tensor")

@@ -73,7 +73,7 @@ def register(name: str, platform: str, function: Function) -> None:
 
 _HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 _HANDLERS: list[Any] = []
-"""What C calls must not be collected."""
+"""Handlers that C calls, which must not be collected."""
 
 
 class _Extension(ctypes.Structure):

@@ -173,7 +173,7 @@ def _name(target: str, layout: str) -> str:
 def _compute(
     layout: str, target: str, inputs: list[Buffer], outputs: list[Buffer], stream: int | None
 ) -> None:
-    """What XLA calls. The kernel is found by the buffers: compiled programs may be kept."""
+    """Compute for XLA. The kernel is found by the buffers: compiled programs may be kept."""
     a, b = inputs
     (c,) = outputs
     kernel = _KERNELS[*c.shape, a.shape[layout[0] == "n"], c.dtype, layout, target]
@@ -183,14 +183,14 @@ def _compute(
         kernel(_Device(a), _Device(b), _Device(c), stream=stream)
 
 
-def _made_kernel(m: int, k: int, n: int, dtype: str, layout: str, target: str) -> BoundKernel:
+def _find_kernel(m: int, k: int, n: int, dtype: str, layout: str, target: str) -> BoundKernel:
     kernel = kernel_for(Gemm(m, n, k, dtype, layout=layout), target)
     if kernel is None:  # a program that another process compiled and kept
         raise OperandTypeError(f"no kernel of target {target} multiplies elements of {dtype}")
     return kernel.bound
 
 
-_KERNELS = Remembered(_made_kernel)
+_KERNELS = Remembered(_find_kernel)
 
 
 def _host(buffer: Buffer) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""What programs use: tuned kernels looked up, loaded and called."""
+"""The use of tuned kernels in programs: looked up, loaded and called."""
 
 from autotune.core.session import forget
 from autotune.runtime.loading import load

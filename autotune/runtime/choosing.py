@@ -225,7 +225,7 @@ def _contenders(problem: Gemm, target: str) -> tuple[Sequence[Contender], str]:
 def _knowledge(
     contender: Contender, problem: Gemm, target: str, library: str
 ) -> tuple[bool | None, str]:
-    """Whether a kernel is known to be faster than the library; None where that is not known."""
+    """True if a kernel is known to be faster than the library; None where that is not known."""
     match = contender.found.match
     record = match.record
     own = record is not None and match.quality in (MatchQuality.EXACT, MatchQuality.MEASURED)

@@ -65,7 +65,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_faster(ratio: float, seconds: float, problem: Gemm, target: str, least: float) -> bool:
-    """Whether a kernel is so much faster than the library that it may take its place.
+    """True if a kernel is so much faster than the library that it may take its place.
 
     Args:
         ratio: its speed, relative to the library's.
@@ -213,12 +213,12 @@ class Contest:
 
     @property
     def is_librarys(self) -> bool:
-        """Whether the library may be called without asking here, for now or for good."""
+        """True if the library may be called without asking here, for now or for good."""
         return self.winner is None and not self.counts and (self.over or self._is_waiting)
 
     @property
     def _is_waiting(self) -> bool:
-        """Whether kernels that take part are being compiled."""
+        """True if kernels that take part are being compiled."""
         return any(one.waiting for one in self._contestants)
 
     def on_change(self, changed: Callable[[], None]) -> None:
@@ -306,7 +306,7 @@ class Contest:
         return result
 
     def _are_ready(self) -> bool:
-        """Whether all kernels that take part have been compiled; has it done, at first."""
+        """True if all kernels that take part have been compiled; has it done, at first."""
         if not self._begun:
             with LOADING:
                 if not self._begun:

@@ -1,4 +1,4 @@
-"""What emitted programs import.
+"""Imports of emitted programs.
 
 Sources that `autotune emit` printed, or that somebody exported, go on working: whatever moves
 within the package, these names stay here.

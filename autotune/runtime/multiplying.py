@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from autotune.runtime.contest import Contest
 
 _NAME = "matmul"
-"""What the log calls it."""
+"""Name in the log."""
 
 _ONE, _ZERO = 1.0, 0.0
 """Scalars that are left out: calls without any are told by these very objects."""
@@ -116,33 +117,23 @@ def _product_of_arrays(
     """The product of plain arrays of NumPy that lie like these."""
     key = (shape_a, strides_a, dtype_a, shape_b, strides_b, dtype_b)
     a, b = Descriptor(shape_a, strides_a, dtype_a), Descriptor(shape_b, strides_b, dtype_b)
-    return _made(NUMPY, a, b, functools.partial(_OF_ARRAYS.__setitem__, key))
+    return _make(NUMPY, a, b, functools.partial(_OF_ARRAYS.__setitem__, key))
 
 
 def _product_of_library(library: Library, a: tuple[Any, ...], b: tuple[Any, ...]) -> Product:
     """The product of arrays of one library, by their looks."""
     settle = functools.partial(_OF_LIBRARIES.__setitem__, (library, a, b))
-    return _made(library, Descriptor(*a), Descriptor(*b), settle)
+    return _make(library, Descriptor(*a), Descriptor(*b), settle)
 
 
 _OF_ARRAYS = Remembered(_product_of_arrays)
 _OF_LIBRARIES = Remembered(_product_of_library)
 
 
-def _made(
+def _make(
     library: Library, a: Descriptor, b: Descriptor, settle: Callable[[Product], None]
 ) -> Product:
-    """The product of operands that look like these.
-
-    Args:
-        library: of both.
-        a: how A lies.
-        b: how B lies.
-        settle: takes what takes its place, once it is known what is fastest.
-
-    Raises:
-        OperandError: there is none.
-    """
+    """The product of operands that look like these; `settle` takes what replaces it later."""
     with LOADING:
         return _chosen(library, a, b, settle)
 
@@ -162,8 +153,7 @@ def _chosen(
         single = direct and not products.stack
         return PreparedProduct(library, products, dtype, None, single)
     may_round = dtype == "float32" and library is not NUMPY
-    m, n, k = products.sizes
-    batched = products.stack and library.batches(a, m * n * k)
+    batched = products.stack and library.batches(a, math.prod(products.sizes))
     if batched and not (may_round and memory == "host"):
         return LibraryProduct(library)
     if batched:  # kernels compute where the library would round
@@ -197,7 +187,7 @@ def _chosen(
 
 
 def _contest(library: Library, products: Products, dtype: str, target: str) -> Contest | None:
-    """Who computes some products; None leaves them to the library."""
+    """The contest of some products; None leaves them to the library."""
     problem = _problem_of(products, dtype)
     if products.stack:
         return new_contest(problem, target, library.name)
@@ -205,8 +195,7 @@ def _contest(library: Library, products: Products, dtype: str, target: str) -> C
 
 
 def _problem_of(products: Products, dtype: str) -> Gemm:
-    m, n, k = products.sizes
-    return Gemm(m, n, k, dtype, layout=products.layout)
+    return Gemm(*products.sizes, dtype, layout=products.layout)
 
 
 def kernel_for(problem: Gemm, target: str) -> Kernel | None:
@@ -214,7 +203,7 @@ def kernel_for(problem: Gemm, target: str) -> Kernel | None:
     return _KERNELS[problem, target]
 
 
-def _made_kernel(problem: Gemm, target: str) -> Kernel | None:
+def _find_kernel(problem: Gemm, target: str) -> Kernel | None:
     try:
         return load(problem, target, match="nearest", fallback="library")
     except InputError:
@@ -223,7 +212,7 @@ def _made_kernel(problem: Gemm, target: str) -> Kernel | None:
         return None
 
 
-_KERNELS = Remembered(_made_kernel)
+_KERNELS = Remembered(_find_kernel)
 
 
 def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
@@ -235,7 +224,7 @@ def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
     homes = {home_of(a), home_of(b)}
     if homes == {HOMES["host"]}:
         if is_torchs(a) or is_torchs(b):
-            kinds = " and ".join(type(each).__name__ for each in (a, b))
+            kinds = " and ".join(type(operand).__name__ for operand in (a, b))
             raise OperandTypeError(f"a and b must be of one library, got {kinds}")
         if overrides_products(a) or overrides_products(b):
             return NUMPY.multiply(a, b, out, alpha, beta)
@@ -269,7 +258,7 @@ def _of_matrices(a: Any, b: Any, target: str) -> Product:
     Raises:
         OperandError: they are no matrices, have no elements, or such as no kernel takes.
     """
-    shapes = [tuple(getattr(each, "shape", ())) for each in (a, b)]
+    shapes = [tuple(getattr(operand, "shape", ())) for operand in (a, b)]
     products = products_of(*(Strided(shape, None) for shape in shapes))
     if [len(shape) for shape in shapes] != [2, 2] or min(products.sizes) < 1:
         raise OperandError(

@@ -147,7 +147,7 @@ def staged(
     Raises:
         OperandError: it was refused for another reason.
     """
-    a, b = (library.aligned(each) for each in operands)
+    a, b = map(library.aligned, operands)
     alpha, beta = scalars
     out = only(out)
     if out is None:

@@ -1,4 +1,4 @@
-"""Which problems a program uses: ``AUTOTUNE_RECORD=FILE`` has them written to a list of shapes.
+"""Problems that a program uses: ``AUTOTUNE_RECORD=FILE`` has them written to a list of shapes.
 
 Every problem has a count of the calls of its kernels; one that was looked up and never called
 counts as one. What was counted since the last time is appended whenever the count has doubled,
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 def counted(kernel: Kernel) -> Kernel:
-    """A kernel that was looked up; its calls are counted where the environment asks for that."""
+    """Count the calls of a kernel that was looked up, where the environment asks for that."""
     count = _count(kernel.problem, kernel.target)
     if count is not None:
         count.look_up()
@@ -45,13 +45,12 @@ def counted(kernel: Kernel) -> Kernel:
 
 
 def counter(problem: Problem, target: str) -> Callable[[], None] | None:
-    """What counts a use of a problem that a library may compute; None where nobody asks for it."""
+    """Counts a use of a problem that a library may compute; None where nobody asks for it."""
     count = _count(problem, target)
     return None if count is None else count.add
 
 
 def _count(problem: Problem, target: str) -> Count | None:
-    """The count of a problem; None where the environment asks for none."""
     given = os.environ.get(VARIABLE)
     if not given or (path := _path(given)) is None:
         return None
@@ -68,7 +67,7 @@ def _path(given: str) -> Path | None:
 
 
 class Count:
-    """How often one problem was used on one target.
+    """Uses of one problem on one target.
 
     A use takes the next of some numbers, which the interpreter does for one thread at a time;
     whoever looks how far they have come takes one as well.
@@ -112,7 +111,7 @@ class Count:
             self._write(self.take())
 
     def take(self) -> list[UsedShape]:
-        """What is to be written, which counts as written then; nothing where all is."""
+        """Uses to be written, which count as written then; none where all are."""
         with self._lock:
             number = next(self._ticks)
             counted = number - 1 - self._looks
@@ -124,11 +123,7 @@ class Count:
 
 
 class Recorder:
-    """The counts of one list of shapes.
-
-    Args:
-        path: of the list.
-    """
+    """The counts of one list of shapes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -136,8 +131,8 @@ class Recorder:
         self._fails = False
         from multiprocessing import util  # late: few programs record
 
-        util.register_after_fork(self, _end_with)
-        _end_with(self)
+        util.register_after_fork(self, Recorder._write_at_end)
+        self._write_at_end()
         session.at_fork(child=self._begin_again)
 
     def count(self, problem: Problem, target: str) -> Count:
@@ -166,18 +161,17 @@ class Recorder:
     def _begin_again(self) -> None:
         for count in [*self._counts.values()]:
             count.begin_again()
-        _end_with(self)
+        self._write_at_end()
 
+    def _write_at_end(self) -> None:
+        """Write what is left when this process ends, be it a child of multiprocessing's.
 
-def _end_with(recorder: Recorder) -> None:
-    """Have what is left written at the end of this process, be it a child of multiprocessing's.
+        Those end without `atexit`, but run what `multiprocessing` keeps for them: a child by fork
+        forgets what its parent had there, and calls what was registered for after the fork.
+        """
+        from multiprocessing import util
 
-    Those end without `atexit`, but run what `multiprocessing` keeps for them: a child by fork
-    forgets what its parent had there, and calls what was registered for after the fork.
-    """
-    from multiprocessing import util
-
-    util.Finalize(recorder, recorder.write, exitpriority=0)
+        util.Finalize(self, self.write, exitpriority=0)
 
 
 @session.cached()

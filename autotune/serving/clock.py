@@ -18,7 +18,7 @@ class Clock(Protocol):
     """Times calls where their operands are."""
 
     def runs(self, like: Any) -> bool:
-        """Whether calls can be timed now: those of a capture compute nothing.
+        """True if calls can be timed now: those of a capture compute nothing.
 
         Args:
             like: one of the operands.

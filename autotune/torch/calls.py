@@ -136,18 +136,13 @@ def product_of(
         caller: the function that was called, for the log.
         accepts: which problems may be served; None takes all.
     """
+    # One flat key: every call makes it.
+    # fmt: off
     return _PRODUCTS[
-        a.shape,
-        a.stride(),
-        a.dtype,
-        a.device,
-        b.shape,
-        b.stride(),
-        b.dtype,
-        b.device,
-        caller,
-        accepts,
+        a.shape, a.stride(), a.dtype, a.device, b.shape, b.stride(), b.dtype, b.device,
+        caller, accepts,
     ]
+    # fmt: on
 
 
 def layer_of(rows: Any, weight: Any, caller: str) -> TensorProduct | None:
@@ -158,65 +153,47 @@ def layer_of(rows: Any, weight: Any, caller: str) -> TensorProduct | None:
         weight: B as stored, K x N; its view as B need not be made for that.
         caller: the function that was called, for the log.
     """
-    shape, strides = weight.shape, weight.stride()
+    shape, strides = weight.shape[::-1], weight.stride()[::-1]
+    # fmt: off
     return _PRODUCTS[
-        rows.shape,
-        rows.stride(),
-        rows.dtype,
-        rows.device,
-        shape[::-1],
-        strides[::-1],
-        weight.dtype,
-        weight.device,
-        caller,
-        None,
+        rows.shape, rows.stride(), rows.dtype, rows.device,
+        shape, strides, weight.dtype, weight.device, caller, None,
     ]
+    # fmt: on
 
 
-def _product_by_looks(
-    shape_a: tuple[int, ...],
-    strides_a: tuple[int, ...],
-    dtype_a: torch.dtype,
-    device_a: torch.device,
-    shape_b: tuple[int, ...],
-    strides_b: tuple[int, ...],
-    dtype_b: torch.dtype,
-    device_b: torch.device,
-    caller: str,
-    accepts: Callable[[Gemm], bool] | None = None,
-) -> TensorProduct | None:
-    """The product of plain tensors that lie like these."""
+def _make_product(*key: Any) -> TensorProduct | None:
+    """The product of plain tensors that lie as `product_of` says."""
+    *described, caller, accepts = key
     tensors = plain_library(torch.Tensor)
     assert tensors is not None
     # Whether gradients are wanted is not for kernels to know, which are called below all that.
-    a = Descriptor(shape_a, strides_a, dtype_a, (device_a, False, False))
-    b = Descriptor(shape_b, strides_b, dtype_b, (device_b, False, False))
-    found = serve(tensors, a, b, caller, accepts)
-    if found is None or (
-        found.contest.over and found.contest.winner is None and not found.contest.counts
-    ):
-        return None
-    on_host = device_a.type == "cpu"
-    problem = found.problem
-    key = (
-        *(shape_a, strides_a, dtype_a, device_a),
-        *(shape_b, strides_b, dtype_b, device_b),
-        *(caller, accepts),
+    a, b = (
+        Descriptor(shape, strides, dtype, (device, False, False))
+        for shape, strides, dtype, device in (described[:4], described[4:])
     )
+    found = serve(tensors, a, b, caller, accepts)
+    if found is None:
+        return None
+    problem, contest = found.problem, found.contest
+    if contest.over and contest.winner is None and not contest.counts:
+        return None
 
     def calls_of(kernel: Kernel) -> TensorCalls:
-        return _host_calls(problem, kernel.bound) if on_host else _launches(problem, kernel, a, b)
+        if a.place[0].type == "cpu":
+            return _host_calls(problem, kernel.bound)
+        return _launches(problem, kernel, a, b)
 
     product = TensorProduct(found, calls_of)
 
-    def changed() -> None:
-        _PRODUCTS[key] = None if found.contest.is_librarys else product
+    def change() -> None:
+        _PRODUCTS[key] = None if contest.is_librarys else product
 
-    found.contest.on_change(changed)
+    contest.on_change(change)
     return product
 
 
-_PRODUCTS = Remembered(_product_by_looks)
+_PRODUCTS = Remembered(_make_product)
 
 
 def _host_calls(problem: Gemm, kernel: BoundKernel) -> TensorCalls:

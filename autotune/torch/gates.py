@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 
+from autotune.arrays.torch import lies_apart
 from autotune.core.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class Keeper(Protocol):
     """Says what gates let through."""
 
     def product(self, a: Any, b: Any) -> Compute | None:
-        """Who computes a product now; None lets PyTorch."""
+        """Function that computes a product now; None lets PyTorch."""
         ...
 
 
@@ -46,10 +47,10 @@ def install(keeper: Keeper, devices: Iterable[str]) -> None:
             f"{torch.__version__}: use autotune.torch.convert or linear instead"
         )
     for device in sorted(set(devices) - _INSTALLED.keys()):
-        _INSTALLED[device] = _installed(keeper, device.upper())
+        _INSTALLED[device] = _install_on(keeper, device.upper())
 
 
-def _installed(keeper: Keeper, device: str) -> Any:
+def _install_on(keeper: Keeper, device: str) -> Any:
     """The library of the gates of a device, as the dispatcher calls it."""
     library = torch.library.Library("aten", "IMPL")
     # PyTorch warns of that once. The filter stays: other threads may be changing theirs meanwhile.
@@ -67,84 +68,68 @@ def _installed(keeper: Keeper, device: str) -> Any:
 _INSTALLED: dict[str, Any] = {}
 
 
-def _mm(keeper: Keeper, original: Any) -> Any:
-    def mm(keys: Any, a: Any, b: Any) -> Any:
+def _product(keeper: Keeper, original: Any) -> Any:
+    """Gate of ``aten::mm`` and ``aten::mm.out``."""
+
+    def gate(keys: Any, a: Any, b: Any, **options: Any) -> Any:
         compute = keeper.product(a, b)
         if compute is None:
-            return original(keys, a, b)
-        return compute(lambda calls: calls.call(a, b), lambda: original(keys, a, b), a)
+            return original(keys, a, b, **options)
 
-    return mm
-
-
-def _mm_out(keeper: Keeper, original: Any) -> Any:
-    def mm_out(keys: Any, a: Any, b: Any, *, out: Any) -> Any:
-        compute = keeper.product(a, b)
-        if compute is None or not _holds(out, a, b):
-            return original(keys, a, b, out=out)
-        return compute(
-            lambda calls: calls.call(a, b, out),
-            lambda: original(keys, a, b, out=out),
-            a,
-            twice=False,
-        )
-
-    return mm_out
-
-
-def _addmm(keeper: Keeper, original: Any) -> Any:
-    def addmm(keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
         def theirs() -> Any:
-            return original(keys, c, a, b, beta=beta, alpha=alpha)
+            return original(keys, a, b, **options)
 
-        def ours(calls: TensorCalls) -> Any:
-            made = calls.call(a, b, None, alpha)
-            return made if beta == 0 else made.add_(c, alpha=beta)
-
-        compute = keeper.product(a, b)
-        if compute is None or not _adds(c, a, b, alpha, beta):
+        if not options:
+            return compute(lambda calls: calls.call(a, b), theirs, a)
+        out = options["out"]
+        if not _holds(out, a, b):
             return theirs()
-        return compute(ours, theirs, a, added=True)
+        return compute(lambda calls: calls.call(a, b, out), theirs, a, twice=False)
 
-    return addmm
+    return gate
 
 
-def _addmm_out(keeper: Keeper, original: Any) -> Any:
-    def addmm_out(
-        keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, out: Any
+def _sum(keeper: Keeper, original: Any) -> Any:
+    """Gate of ``aten::addmm`` and ``aten::addmm.out``."""
+
+    def gate(
+        keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **options: Any
     ) -> Any:
+        out = options.get("out")
+
         def theirs() -> Any:
-            return original(keys, c, a, b, beta=beta, alpha=alpha, out=out)
+            return original(keys, c, a, b, beta=beta, alpha=alpha, **options)
 
         def ours(calls: TensorCalls) -> Any:
             made = calls.call(a, b, out, alpha)
             return made if beta == 0 else made.add_(c, alpha=beta)
 
         compute = keeper.product(a, b)
-        if compute is None or not _adds(c, a, b, alpha, beta) or not _holds(out, a, b, c):
+        if compute is None or not _adds(c, a, b, alpha, beta):
             return theirs()
-        return compute(ours, theirs, a, added=True, twice=False)
+        if out is not None and not _holds(out, a, b, c):
+            return theirs()
+        return compute(ours, theirs, a, added=True, twice=out is None)
 
-    return addmm_out
+    return gate
 
 
-GATES = {"mm": _mm, "mm.out": _mm_out, "addmm": _addmm, "addmm.out": _addmm_out}
+GATES = {"mm": _product, "mm.out": _product, "addmm": _sum, "addmm.out": _sum}
 
 
 def _holds(out: Any, a: Any, b: Any, *others: Any) -> bool:
-    """Whether a kernel may write a product to an output as it is: alike, and apart."""
-    storage = out.untyped_storage().data_ptr()
+    """True if a kernel may write a product to an output as it is: alike, and apart."""
     return (
         out.shape == (a.shape[0], b.shape[1])
         and out.dtype is a.dtype
         and out.device == a.device
         and not out.requires_grad
-        and all(each.untyped_storage().data_ptr() != storage for each in (a, b, *others))
+        and lies_apart(out, a, b, *others)
     )
 
 
 def adds_apart(dtype: torch.dtype) -> bool:
-    """Whether adding something to a product afterwards is worth the product by a kernel.
+    """True if adding something to a product afterwards is worth the product by a kernel.
 
     PyTorch adds within its own. In 16 bits a product may be over before its result could be read
     and written once more.
@@ -153,7 +138,7 @@ def adds_apart(dtype: torch.dtype) -> bool:
 
 
 def _adds(c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> bool:
-    """Whether something can be added to a product as it is, scaled by real numbers."""
+    """True if something can be added to a product as it is, scaled by real numbers."""
     if beta != 0 and not adds_apart(a.dtype):
         return False
     shape = (a.shape[0], b.shape[1])

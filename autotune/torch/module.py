@@ -32,7 +32,7 @@ def convert(model: _Module) -> _Module:
     Returns:
         The model.
     """
-    for each in model.modules():
-        if type(each) is torch.nn.Linear:
-            each.__class__ = Linear
+    for layer in model.modules():
+        if type(layer) is torch.nn.Linear:
+            layer.__class__ = Linear
     return model

@@ -134,7 +134,7 @@ class Mm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def vmap(info: Any, dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> Any:
-        """See `many_mm`."""
+        """Stack products, as `many_mm` does."""
         return many_mm(mm, dims, a, b), 0
 
 
@@ -175,7 +175,7 @@ class Linear(torch.autograd.Function):  # type: ignore[misc]
         weight: Tensor,
         bias: Tensor | None,
     ) -> Any:
-        """See `many_linear`."""
+        """Stack layers, as `many_linear` does."""
         return many_linear(linear, dims, input, weight, bias), 0
 
 

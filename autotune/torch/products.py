@@ -49,12 +49,12 @@ def plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> T
 
 
 def _is_exact(operand: Tensor) -> bool:
-    """Whether PyTorch's products are exact: it is left what it is set to round."""
+    """True if PyTorch's products are exact: it is left what it is set to round."""
     return operand.dtype is not torch.float32 or torch_is_exact(torch, operand.device.type)
 
 
 def _is_usual(bias: Tensor, weight: Tensor) -> bool:
-    """Whether a bias is what adding it to a result of the weight's dtype needs."""
+    """True if a bias is what adding it to a result of the weight's dtype needs."""
     return (
         adds_apart(bias.dtype)
         and bias.dtype is weight.dtype

@@ -1,4 +1,4 @@
-"""What PyTorch is told of the operators: on which devices they are, and what all of it adds."""
+"""Registration of the operators with PyTorch: devices, gradients, stacks, autocast, scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which products are to be tuned kernels' at all."""
+"""Selections of products that may be tuned kernels' at all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEVICES = ("cuda", "cpu")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What the switch may give to kernels; of that, kernels get what was measured.
+    """Products that the switch may give to kernels; of those, kernels get what was measured.
 
     Attributes:
         shapes: rows, reduction and columns of products; None takes all.
@@ -57,7 +57,7 @@ class Selection:
         return cls(listed, predicate, names, rounded, frozenset(map(_device, kinds)))
 
     def takes(self, problem: Gemm) -> bool:
-        """Whether a problem is selected."""
+        """True if a problem is selected."""
         return (
             (self.shapes is None or problem.shape in self.shapes)
             and (self.dtypes is None or problem.dtype in self.dtypes)

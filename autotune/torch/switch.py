@@ -90,7 +90,7 @@ def use_tuned(
 
 
 class _Switch:
-    """What is selected now, in all threads."""
+    """Products that are selected now, in all threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class _Switch:
             self._change(rest)
 
     def product(self, a: Any, b: Any) -> Compute | None:
-        """Who computes a product of two plain tensors now; None lets PyTorch."""
+        """Function that computes a product of plain tensors now; None lets PyTorch."""
         accepts = self._accepts.get(a.device.type)
         if accepts is None:
             return None
@@ -130,14 +130,14 @@ class _Switch:
 
     def _change(self, selections: list[Selection]) -> None:
         self._selections = selections
-        rounded = [each for each in selections if each.rounded]
-        self._accepts = {each: _any_of(selections, each) for each in DEVICES}
-        self._accepts_rounded = {each: _any_of(rounded, each) for each in DEVICES}
+        rounded = [selection for selection in selections if selection.rounded]
+        self._accepts = {device: _any_of(selections, device) for device in DEVICES}
+        self._accepts_rounded = {device: _any_of(rounded, device) for device in DEVICES}
 
 
 def _any_of(selections: Iterable[Selection], device: str) -> Accepts | None:
-    """What one of some selections takes on a device; None where there is none."""
-    there = tuple(each for each in selections if device in each.devices)
+    """Union of the selections of a device; None where there is none."""
+    there = tuple(one for one in selections if device in one.devices)
     return _accepting(there) if there else None
 
 
@@ -147,7 +147,7 @@ def _accepting(selections: tuple[Selection, ...]) -> Accepts:
 
     Products are remembered by it, also when the switch is turned on again and again.
     """
-    return lambda problem: any(each.takes(problem) for each in selections)
+    return lambda problem: any(one.takes(problem) for one in selections)
 
 
 _SWITCH = _Switch()

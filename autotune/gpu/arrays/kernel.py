@@ -71,7 +71,7 @@ class DeviceKernel:
         handle = library.current_stream(inputs[0]) if stream is None else stream_handle(stream)
         described: list[tuple[Any, DeviceArray]] = []
 
-        def look(name: str, array: Any, wanted: Array) -> _Spread:
+        def look(name: str, array: Any, wanted: Array) -> _Operand:
             found = describe(name, array, handle)
             described.append((array, found))
             address, strides = check_place(
@@ -82,15 +82,15 @@ class DeviceKernel:
                 written=wanted.written,
                 packed=wanted.packed,
             )
-            return _Spread(name, address, strides, found.device, wanted)
+            return _Operand(name, address, strides, found.device, wanted)
 
         output = self._operands[self._position]
-        wanted = [each for each in self._operands if not each.written]
+        wanted = [operand for operand in self._operands if not operand.written]
         places = [
-            look(each.name.lower(), array, each)
-            for each, array in zip(wanted, inputs, strict=True)
+            look(operand.name.lower(), array, operand)
+            for operand, array in zip(wanted, inputs, strict=True)
         ]
-        given = {name: real(name, each) for name, each in scalars.items()}
+        given = {name: real(name, value) for name, value in scalars.items()}
         values = {**dict(self._defined.scalars), **given}
         if out is None:
             check_unread(self._defined, values)
@@ -115,9 +115,9 @@ class DeviceKernel:
         return out
 
     def _launch(
-        self, places: Sequence[_Spread], scalars: Mapping[str, Any], stream: int, device: int
+        self, places: Sequence[_Operand], scalars: Mapping[str, Any], stream: int, device: int
     ) -> None:
-        arguments = [number for each in places for number in (each.address, *each.strides)]
+        arguments = [number for place in places for number in (place.address, *place.strides)]
         launch = self._launches.get(device) or self._load(device)
         try:
             launch(*arguments, *scalars.values(), stream=stream)
@@ -189,7 +189,7 @@ class DeviceProduct(DeviceKernel):
 
     def __init__(self, problem: Problem, load_on: Callable[[int], Launch]) -> None:
         super().__init__(problem, load_on)
-        a, b, c = (each.shape for each in problem.operands)
+        a, b, c = (operand.shape for operand in problem.operands)
         self._a_shape, self._b_shape, self._c_shape = pair(a), pair(b), pair(c)
         self._dtype = problem.dtype
         self._itemsize = problem.itemsize
@@ -279,7 +279,7 @@ class DeviceProduct(DeviceKernel):
 
 
 @dataclass(frozen=True, slots=True)
-class _Spread:
+class _Operand:
     """The place of an operand.
 
     Attributes:
@@ -296,7 +296,7 @@ class _Spread:
     device: int
     array: Array
 
-    def meets(self, other: _Spread) -> bool:
+    def meets(self, other: _Operand) -> bool:
         """Do two operands share an element? Of batches: do their ranges meet?"""
         if self.device != other.device:
             return False
