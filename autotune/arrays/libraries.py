@@ -48,7 +48,7 @@ def _recognise(kind: type) -> Library:
     for package, name, make in _PACKAGES:
         module = sys.modules.get(package)
         if module is not None and issubclass(kind, getattr(module, name, ())):
-            known = [each for each in [*_BY_TYPE.values()] if type(each) is make]
+            known = [one for one in [*_BY_TYPE.values()] if type(one) is make]
             library = known[0] if known else make(module)
     if len(_BY_TYPE) < _MOST_TYPES:
         return _BY_TYPE.setdefault(kind, library)

@@ -63,7 +63,7 @@ def register(name: str, platform: str, function: Function) -> None:
                 stream = None if platform == "cpu" else _stream(frame)
                 function(_buffers(frame.inputs), _buffers(frame.outputs), stream)
         except Exception as error:  # must not reach C
-            return _refused(frame, f"{type(error).__name__}: {error}")
+            return _refuse(frame, f"{type(error).__name__}: {error}")
         return None
 
     handler = _HANDLER(handle)
@@ -76,111 +76,51 @@ _HANDLERS: list[Any] = []
 """Handlers that C calls, which must not be collected."""
 
 
-class _Extension(ctypes.Structure):
-    """The start of XLA_FFI_Extension_Base, and the pointer that follows it in the one known."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("kind", ctypes.c_int),
-        ("next", ctypes.c_void_p),
-        ("metadata", ctypes.c_void_p),
-    )
+def _struct(*fields: tuple[str, Any], extended: bool = True) -> Any:
+    """A structure of the interface: its size, in most a pointer to extensions, and fields."""
+    head = [("size", ctypes.c_size_t), ("extension", ctypes.c_void_p)][: 1 + extended]
+    return type("Structure", (ctypes.Structure,), {"_fields_": (*head, *fields)})
 
 
-class _Version(ctypes.Structure):
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("major", ctypes.c_int),
-        ("minor", ctypes.c_int),
-    )
+_POINTER, _INT, _LONG = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
+# The start of XLA_FFI_Extension_Base, and the pointer that follows it in the one known.
+_Extension = _struct(("kind", _INT), ("next", _POINTER), ("metadata", _POINTER), extended=False)
+_Version = _struct(("major", _INT), ("minor", _INT))
+_Metadata = _struct(("version", _Version), ("traits", ctypes.c_uint32), extended=False)
 
-class _Metadata(ctypes.Structure):
-    _fields_ = (("size", ctypes.c_size_t), ("version", _Version), ("traits", ctypes.c_uint32))
+# XLA_FFI_Api as far as it is used.
+_Api = _struct(
+    ("version", _Version),
+    ("internal", _POINTER),
+    ("create_error", _POINTER),
+    ("message_of_error", _POINTER),
+    ("destroy_error", _POINTER),
+    ("register_handler", _POINTER),
+    ("get_stream", _POINTER),
+)
 
+# XLA_FFI_Buffer; XLA_FFI_Args and XLA_FFI_Rets; XLA_FFI_CallFrame up to its attributes.
+_Array = _struct(
+    ("dtype", _INT), ("data", _POINTER), ("rank", _LONG), ("sizes", ctypes.POINTER(_LONG))
+)
+_Arrays = _struct(("count", _LONG), ("kinds", _POINTER), ("arrays", ctypes.POINTER(_POINTER)))
+_Frame = _struct(
+    ("api", ctypes.POINTER(_Api)),
+    ("context", _POINTER),
+    ("stage", _INT),
+    ("inputs", _Arrays),
+    ("outputs", _Arrays),
+)
 
-class _Api(ctypes.Structure):
-    """XLA_FFI_Api as far as it is used."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("version", _Version),
-        ("internal", ctypes.c_void_p),
-        ("create_error", ctypes.c_void_p),
-        ("message_of_error", ctypes.c_void_p),
-        ("destroy_error", ctypes.c_void_p),
-        ("register_handler", ctypes.c_void_p),
-        ("get_stream", ctypes.c_void_p),
-    )
-
-
-class _Array(ctypes.Structure):
-    """XLA_FFI_Buffer."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("dtype", ctypes.c_int),
-        ("data", ctypes.c_void_p),
-        ("rank", ctypes.c_int64),
-        ("sizes", ctypes.POINTER(ctypes.c_int64)),
-    )
-
-
-class _Arrays(ctypes.Structure):
-    """XLA_FFI_Args and XLA_FFI_Rets."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("count", ctypes.c_int64),
-        ("kinds", ctypes.c_void_p),
-        ("arrays", ctypes.POINTER(ctypes.c_void_p)),
-    )
-
-
-class _Frame(ctypes.Structure):
-    """XLA_FFI_CallFrame up to its attributes."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("api", ctypes.POINTER(_Api)),
-        ("context", ctypes.c_void_p),
-        ("stage", ctypes.c_int),
-        ("inputs", _Arrays),
-        ("outputs", _Arrays),
-    )
-
-
-class _StreamQuestion(ctypes.Structure):
-    """XLA_FFI_Stream_Get_Args."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-        ("stream", ctypes.c_void_p),
-    )
-
-
-class _ErrorQuestion(ctypes.Structure):
-    """XLA_FFI_Error_Create_Args."""
-
-    _fields_ = (
-        ("size", ctypes.c_size_t),
-        ("extension", ctypes.c_void_p),
-        ("message", ctypes.c_char_p),
-        ("code", ctypes.c_int),
-    )
-
+# XLA_FFI_Stream_Get_Args and XLA_FFI_Error_Create_Args.
+_StreamQuestion = _struct(("context", _POINTER), ("stream", _POINTER))
+_ErrorQuestion = _struct(("message", ctypes.c_char_p), ("code", _INT))
 
 _ASK = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 
 
-def _describe(api: _Api, extension: _Extension) -> None:
+def _describe(api: Any, extension: Any) -> None:
     """Tell XLA for which version of the interface this is written: its own, of this major."""
     if api.version.major != _MAJOR:
         raise RuntimeError(
@@ -194,7 +134,7 @@ def _describe(api: _Api, extension: _Extension) -> None:
     metadata.traits = 0
 
 
-def _buffers(arrays: _Arrays) -> list[Buffer]:
+def _buffers(arrays: Any) -> list[Buffer]:
     found = []
     for place in range(arrays.count):
         array = _Array.from_address(arrays.arrays[place])
@@ -203,15 +143,15 @@ def _buffers(arrays: _Arrays) -> list[Buffer]:
     return found
 
 
-def _stream(frame: _Frame) -> int:
+def _stream(frame: Any) -> int:
     question = _StreamQuestion(ctypes.sizeof(_StreamQuestion), None, frame.context, None)
     if _ASK(frame.api.contents.get_stream)(ctypes.addressof(question)):
         raise RuntimeError("XLA does not say which stream the call belongs to")
     return question.stream or 0
 
 
-def _refused(frame: _Frame, message: str) -> int | None:
-    """An error of XLA's, which it destroys."""
+def _refuse(frame: Any, message: str) -> int | None:
+    """Make an error of XLA's, which it destroys."""
     question = _ErrorQuestion(ctypes.sizeof(_ErrorQuestion), None, message.encode(), _INTERNAL)
     made: int | None = _ASK(frame.api.contents.create_error)(ctypes.addressof(question))
     return made

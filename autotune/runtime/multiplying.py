@@ -23,7 +23,6 @@ from autotune.runtime.loading import load
 from autotune.runtime.product_log import log_product
 from autotune.runtime.products import (
     ChosenProduct,
-    LibraryProduct,
     PreparedProduct,
     Product,
     staged,
@@ -45,7 +44,7 @@ _NAME = "matmul"
 _ONE, _ZERO = 1.0, 0.0
 """Scalars that are left out: calls without any are told by these very objects."""
 
-BY_NUMPY = LibraryProduct(NUMPY)
+BY_NUMPY = NUMPY.multiply
 """NumPy's own product, of two matrices that it is known to multiply."""
 
 
@@ -146,7 +145,7 @@ def _chosen(
     if memory is None or dtype is None:
         kinds = f"of {a.dtype} and {b.dtype}, {a.shape} and {b.shape}"
         log_product(_NAME, None, "", f"{kinds}: the library, since no kernel has such operands")
-        return LibraryProduct(library)
+        return library.multiply
     products = products_of(library.strided(a, dtype), library.strided(b, dtype))
     direct, target = library.is_direct(a), HOMES[memory]
     if min(*products.sizes, *products.stack) < 1:
@@ -155,7 +154,7 @@ def _chosen(
     may_round = dtype == "float32" and library is not NUMPY
     batched = products.stack and library.batches(a, math.prod(products.sizes))
     if batched and not (may_round and memory == "host"):
-        return LibraryProduct(library)
+        return library.multiply
     if batched:  # kernels compute where the library would round
         problem = _problem_of(products, dtype)
         contest = new_contest(problem, target, library.name, timed=False)
@@ -165,7 +164,7 @@ def _chosen(
         products = products.row_major()
         contest = _contest(library, products, dtype, target)
     if contest is None:
-        return LibraryProduct(library)
+        return library.multiply
 
     def prepared(kernel: Kernel) -> Product:
         if direct and products.are_direct(a.shape, b.shape):
@@ -180,7 +179,7 @@ def _chosen(
             return prepared(contest.winner)
         if not contest.is_librarys or may_round:
             return chosen
-        return BY_NUMPY if library is NUMPY and not products.stack else LibraryProduct(library)
+        return BY_NUMPY if library is NUMPY and not products.stack else library.multiply
 
     contest.on_change(lambda: settle(by_now()))
     return by_now()

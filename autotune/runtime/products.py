@@ -78,21 +78,6 @@ class PreparedProduct:
 
 
 @dataclass(frozen=True, slots=True)
-class LibraryProduct:
-    """``product(a, b, out, alpha, beta)``: what the operands' own library computes.
-
-    Attributes:
-        library: what the operands are of.
-    """
-
-    library: Library
-
-    def __call__(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
-        """The product; errors are those of `Library.multiply`."""
-        return self.library.multiply(a, b, out, alpha, beta)
-
-
-@dataclass(frozen=True, slots=True)
 class ChosenProduct:
     """``product(a, b, out, alpha, beta)``: by the library or by kernels, as a `Contest` says.
 

@@ -54,7 +54,7 @@ class UsedShape:
     weight: float
 
     def document(self) -> dict[str, Any]:
-        """As a line has it; what is usual is left out."""
+        """Object of a line, without what is usual."""
         key = self.problem.key()
         fields = {name: key[name] for name in _FIELDS if key.get(name) is not None}
         accuracy = DTYPES[self.problem.dtype].accuracy
@@ -72,7 +72,7 @@ class UsedShape:
 
 
 def append(path: Path, used: Iterable[UsedShape]) -> None:
-    """Add lines to a list, all or none, whoever else does the same.
+    """Append lines to a list, all or none, whoever else does the same.
 
     Raises:
         OSError: the file cannot be written, or is a database.
@@ -80,7 +80,7 @@ def append(path: Path, used: Iterable[UsedShape]) -> None:
     import fcntl  # late: lists are read on systems without it, too
 
     check_lines(path)
-    text = "".join(f"{strict_json.line(each.document())}\n" for each in used).encode()
+    text = "".join(f"{strict_json.line(shape.document())}\n" for shape in used).encode()
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -136,11 +136,11 @@ def read_shapes(
     if not found:
         raise InputError(f"{path} has no shapes of {operation}: name another file or operation")
     shapes = [UsedShape(problem, target, weight) for (problem, target), weight in found.items()]
-    return sorted(shapes, key=lambda each: -each.weight)
+    return sorted(shapes, key=lambda shape: -shape.weight)
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """The lines that are not empty, less a last one that was not finished, with their numbers."""
+    """Lines that are not empty, less a last one that was not finished, with their numbers."""
     try:
         text = read_regular(path, LARGEST_LIST).decode("utf-8-sig")
     except OSError as error:

@@ -18,8 +18,7 @@ except ImportError as error:
 from autotune.torch.module import Linear, convert
 from autotune.torch.operator import linear, mm
 from autotune.torch.rules import register as _register
-from autotune.torch.selection import Selection
-from autotune.torch.switch import disable, enable, use_tuned
+from autotune.torch.switch import Selection, disable, enable, use_tuned
 
 _register()
 

@@ -1,4 +1,4 @@
-"""Products of plain tensors: who computes them, and calling kernels."""
+"""Products of plain tensors, by kernels or by PyTorch: what is under all that PyTorch adds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+from torch import Tensor
+from torch.nn import functional
 
 from autotune.arrays.libraries import plain_library
 from autotune.arrays.library import Descriptor
+from autotune.arrays.torch import torch_is_exact
 from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
 from autotune.runtime.choosing import new_contest, serve, turning
@@ -232,7 +235,7 @@ def _launched(
         b: how B lies.
         usual: the same calls, with a look at the operands in each.
     """
-    leading = [_leading(each, stored) for each, stored in zip((a, b), problem.layout, strict=True)]
+    leading = [_leading(lies, stored) for lies, stored in zip((a, b), problem.layout, strict=True)]
     device = a.place[0]
     if _raw_stream is None or None in leading or not isinstance(kernel, Launching):
         return usual
@@ -264,3 +267,64 @@ def _leading(look: Descriptor, stored: str) -> int | None:
     if rows == 1:
         return columns
     return leading if columns <= leading < _ROW_LIMIT else None
+
+
+def plain_mm(a: Tensor, b: Tensor) -> Tensor:
+    """The product of plain tensors, by a kernel or by PyTorch."""
+    product = product_of(a, b, "torch mm")
+    if product is None or not _is_exact(a):
+        return torch.mm(a, b)
+    made: Tensor = product.compute(lambda calls: calls.call(a, b), lambda: torch.mm(a, b), a)
+    return made
+
+
+def plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """The same of a linear layer, whose weights are stored transposed."""
+    fits = input.dim() >= 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
+    if not fits or (bias is not None and not _is_usual(bias, weight)) or not _is_exact(input):
+        return functional.linear(input, weight, bias)
+    rows = input if input.dim() == 2 else input.reshape(-1, weight.shape[1])
+    product = layer_of(rows, weight, "torch linear")
+    if product is None:
+        return functional.linear(input, weight, bias)
+
+    def ours(calls: TensorCalls) -> Tensor:
+        if calls.layout == "nt":
+            made = calls.of_stored(rows, weight)
+        else:
+            made = calls.call(rows, weight.t())
+        if bias is not None:
+            made.add_(bias)
+        result: Tensor = made if rows is input else made.view(*input.shape[:-1], -1)
+        return result
+
+    def theirs() -> Tensor:
+        result: Tensor = functional.linear(input, weight, bias)
+        return result
+
+    made: Tensor = product.compute(ours, theirs, rows, added=bias is not None)
+    return made
+
+
+def _is_exact(operand: Tensor) -> bool:
+    """True if PyTorch's products are exact: it is left what it is set to round."""
+    return operand.dtype is not torch.float32 or torch_is_exact(torch, operand.device.type)
+
+
+def _is_usual(bias: Tensor, weight: Tensor) -> bool:
+    """True if a bias is what adding it to a result of the weight's dtype needs."""
+    return (
+        adds_apart(bias.dtype)
+        and bias.dtype is weight.dtype
+        and bias.shape == weight.shape[:1]
+        and bias.device == weight.device
+    )
+
+
+def adds_apart(dtype: torch.dtype) -> bool:
+    """True if adding something to a product afterwards is worth the product by a kernel.
+
+    PyTorch adds within its own. In 16 bits a product may be over before its result could be read
+    and written once more.
+    """
+    return bool(dtype.itemsize > 2)

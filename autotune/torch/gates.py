@@ -9,11 +9,10 @@ import torch
 
 from autotune.arrays.torch import lies_apart
 from autotune.core.errors import MissingDependencyError
+from autotune.torch.calls import TensorCalls, adds_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from autotune.torch.calls import TensorCalls
 
 
 Compute: TypeAlias = "Callable[..., Any]"
@@ -126,15 +125,6 @@ def _holds(out: Any, a: Any, b: Any, *others: Any) -> bool:
         and not out.requires_grad
         and lies_apart(out, a, b, *others)
     )
-
-
-def adds_apart(dtype: torch.dtype) -> bool:
-    """True if adding something to a product afterwards is worth the product by a kernel.
-
-    PyTorch adds within its own. In 16 bits a product may be over before its result could be read
-    and written once more.
-    """
-    return bool(dtype.itemsize > 2)
 
 
 def _adds(c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> bool:

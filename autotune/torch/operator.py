@@ -24,7 +24,7 @@ from autotune.arrays.watching import (
     is_transformed,
     is_watched,
 )
-from autotune.torch.products import plain_linear, plain_mm
+from autotune.torch.calls import plain_linear, plain_mm
 
 NAMESPACE = torch.library.Library("autotune", "DEF")
 NAMESPACE.define("mm(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
@@ -82,7 +82,7 @@ def _seen(
         differentiable: the same for `torch.func`.
         tensors: its operands.
     """
-    known = all(each is None or has_plain_class(each) for each in tensors)
+    known = all(tensor is None or has_plain_class(tensor) for tensor in tensors)
     if torch.compiler.is_compiling():
         return operator(*tensors) if known else own(*tensors)
     if not known or is_traced() or is_forward() or is_functionalized():
@@ -237,8 +237,8 @@ def many_linear(
         made = torch.matmul(rows, weights.mT).reshape(len(weights), *lead, weights.shape[1])
     if bias is None or along_bias is None:
         return made if bias is None else made + bias
-    each = bias.movedim(along_bias, 0)
-    return made + each.reshape(len(each), *[1] * len(lead), -1)
+    biases = bias.movedim(along_bias, 0)
+    return made + biases.reshape(len(biases), *[1] * len(lead), -1)
 
 
 def _first(tensor: Tensor, dimension: int | None) -> Tensor:
@@ -258,7 +258,7 @@ def under_autocast(device: str, operation: Any, *tensors: Tensor | None) -> Tens
     """
     dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
-        made: Tensor = operation(*(_as(each, dtype, device) for each in tensors))
+        made: Tensor = operation(*(_as(tensor, dtype, device) for tensor in tensors))
         return made
 
 

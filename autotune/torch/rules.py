@@ -13,6 +13,7 @@ from torch.utils.flop_counter import register_flop_formula
 
 from autotune.arrays.watching import is_forward, keys_of_plain
 from autotune.runtime.multiplying import matmul
+from autotune.torch.calls import plain_linear, plain_mm
 from autotune.torch.operator import (
     LINEAR,
     MM,
@@ -27,7 +28,6 @@ from autotune.torch.operator import (
     mm,
     under_autocast,
 )
-from autotune.torch.products import plain_linear, plain_mm
 
 _DEVICES = ("CPU", "CUDA")
 
