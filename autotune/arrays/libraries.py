@@ -28,7 +28,9 @@ _MOST_TYPES = 256
 
 def library_of(array: object) -> Library:
     """The library that an array, of a subclass too, belongs to."""
-    return _BY_TYPE.get(array.__class__) or _recognise(array.__class__)
+    kind = array.__class__
+    library = _BY_TYPE.get(kind)
+    return _recognise(kind) if library is None else library
 
 
 def plain_library(kind: type) -> Library | None:
