@@ -128,11 +128,7 @@ class _GraphMemory:
         self._addresses: list[int] = []
 
     def allocate(self, stream: int, name: str, size: int, zeroed: int) -> int:
-        """See `Allocate`; from here to `free` in the order of the stream.
-
-        Raises:
-            DriverError: the device has no memory pools.
-        """
+        """See `Allocate`; from here to `free` in the order of the stream."""
         try:
             address = driver().enqueue_allocation(size, stream)
         except DriverError as error:

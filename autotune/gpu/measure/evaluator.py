@@ -284,11 +284,7 @@ class GpuBackend(WorkerBackend):
     def _await(
         self, future: Future[CompileReply | Failure], run: Deadline, report: Report
     ) -> CompileReply | Failure:
-        """A compiler's reply.
-
-        Raises:
-            OutOfTimeError: the run is over before that.
-        """
+        """A compiler's reply."""
         while True:
             with contextlib.suppress(TimeoutError):
                 return future.result(timeout=run.within(LOOK_S))

@@ -89,12 +89,7 @@ def _python(name: str, names: dict[str, Any]) -> dict[str, bytes]:
 
 
 def _compiled(exportable: Exportable, program: Program) -> Binary:
-    """The binary that a source is compiled to now.
-
-    Raises:
-        CompileError: the compiler refuses it.
-        MissingDependencyError: there is no compiler, or it does not know the architecture.
-    """
+    """The binary that a source is compiled to now."""
     limits = exportable.device().limits
     assert isinstance(limits, GpuLimits)
     family, problem = exportable.family, exportable.problem
@@ -105,11 +100,7 @@ def _compiled(exportable: Exportable, program: Program) -> Binary:
 
 
 def _checked(exportable: Exportable, binary: Binary) -> LaunchPlan:
-    """The launch of a binary, whose words become part of programs: a record's are a stranger's.
-
-    Raises:
-        InputError: it is no launch of this problem.
-    """
+    """The launch of a binary, whose words become part of programs: a record's are a stranger's."""
     plan = binary.launch
     if (
         plan is None
