@@ -105,7 +105,7 @@ class Wanted:
         path = self.programs.known(family.name, family.target, self._source_key, settings)
         if path is None or not unchanged(family.template_files):
             return False
-        return all(is_kept(self.programs, each) for each in self._requests(self._read(path)))
+        return all(is_kept(self.programs, request) for request in self._requests(self._read(path)))
 
     def requests(self) -> list[CompileRequest]:
         """The compiler's tasks."""

@@ -169,7 +169,7 @@ def inputs_of(
     """
     defined = program.defined
     sizes = dict(zip(defined.sizes, plan.sizes, strict=True))
-    maps = {each.operand: each for each in plan.maps}
+    maps = {mapped_operand.operand: mapped_operand for mapped_operand in plan.maps}
     flips = dict(zip("AB", program.flips, strict=True))
     layout = dict(zip("AB", program.layout, strict=True))
     made: dict[str, Input] = {}
@@ -192,7 +192,7 @@ def inputs_of(
         stored = (columns, rows) if layout.get(name) == "t" else (rows, columns)
         made[name] = Input(name, program.dtype, stored, flipped, maps.get(name), support)
     mapped |= made
-    return made, [mapped[each.operand] for each in plan.maps]
+    return made, [mapped[mapped_operand.operand] for mapped_operand in plan.maps]
 
 
 def _encoder(
@@ -220,12 +220,12 @@ def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]
     if not count:
         return struct.Struct(arguments).pack, []
     places = [
-        struct.calcsize(arguments[: each + 1]) - struct.calcsize(letter)
-        for each, letter in enumerate(arguments)
+        struct.calcsize(arguments[: number + 1]) - struct.calcsize(letter)
+        for number, letter in enumerate(arguments)
     ]
     gap = -struct.calcsize(arguments) % MAP_ALIGNMENT
     first = struct.calcsize(arguments) + gap
-    places += [first + MAP_BYTES * each for each in range(count)]
+    places += [first + MAP_BYTES * number for number in range(count)]
     return struct.Struct(f"{arguments}{gap}x{f'{MAP_BYTES}s' * count}").pack, places
 
 

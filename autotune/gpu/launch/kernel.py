@@ -129,36 +129,41 @@ class GpuKernel:
 
             return enqueue_product
         # The place of an address in a call, which the distance of its rows follows.
-        at = {each: order.given.index(each.name) for each in {*inputs.values(), *mapped}}
+        at = {operand: order.given.index(operand.name) for operand in {*inputs.values(), *mapped}}
         pair = inputs if program.is_product else {}
         copy_both = together(pair.get("A"), pair.get("B"), support)
 
         def enqueue_placed(*arguments: Any) -> None:
             *values, stream = arguments
             badly = [
-                each
-                for each in inputs.values()
-                if each.lies_badly(*values[at[each] : at[each] + 2])
+                operand
+                for operand in inputs.values()
+                if operand.lies_badly(*values[at[operand] : at[operand] + 2])
             ]
 
             def enqueue(allocate: Allocate) -> None:
                 placed, last = [*values], no_workspace
                 copies: tuple[Any, ...]
-                where = [slice(at[each], at[each] + 2) for each in badly]
+                where = [slice(at[operand], at[operand] + 2) for operand in badly]
                 if copy_both and len(badly) == 2:
                     one, other = (tuple(placed[place]) for place in where)
                     copies = copy_both(one, other, stream, allocate)
                 else:
                     copies = tuple(
-                        each.copy(placed[at[each]], placed[at[each] + 1], stream, allocate)
-                        for each in badly
+                        operand.copy(
+                            placed[at[operand]], placed[at[operand] + 1], stream, allocate
+                        )
+                        for operand in badly
                     )
                 for place, copied in zip(where, copies, strict=True):
                     placed[place] = copied
                 if workspace_bytes:
                     zeroed = plan.zeroed_bytes
                     last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
-                maps = [each.tensor_map(*placed[at[each] : at[each] + 2]) for each in mapped]
+                maps = [
+                    operand.tensor_map(*placed[at[operand] : at[operand] + 2])
+                    for operand in mapped
+                ]
                 run(pack(*arranged(sizes, placed), *last, *maps), stream)
 
             if badly or workspace_bytes:
@@ -197,7 +202,9 @@ class _ArgumentOrder:
         self.given += [name for name, _ in defined.scalars]
         self._defaults = tuple(default for _, default in defined.scalars)
         known = [*(name.lower() for name in defined.sizes), *self.given]
-        self._pick = operator.itemgetter(*(known.index(each.name) for each in defined.arguments))
+        self._pick = operator.itemgetter(
+            *(known.index(argument.name) for argument in defined.arguments)
+        )
 
     def arranged(self, sizes: tuple[int, ...], values: Any) -> tuple[Any, ...]:
         """The kernel's arguments; scalars that are left out have their defaults."""

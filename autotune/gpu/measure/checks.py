@@ -131,7 +131,7 @@ class DeviceCheck(SlabCheck):
         # One content is where it is; of several, each also has an image of A and B to come from.
         self._images = [driver().allocate(self._inputs) for _ in self._cases if others]
         rest = [self._draw(other, rng=rng) for other in self._cases[1:]]
-        self._contents = [self._keep(*each) for each in enumerate([drawn, *rest])]
+        self._contents = [self._keep(*numbered) for numbered in enumerate([drawn, *rest])]
         self._turn = 0
         self._write()
 
@@ -145,7 +145,7 @@ class DeviceCheck(SlabCheck):
 
     def redraw(self, rng: np.random.Generator) -> None:
         drawn = [self._draw(case, rng=rng) for case in self._cases]
-        self._contents = [self._keep(*each) for each in enumerate(drawn)]
+        self._contents = [self._keep(*numbered) for numbered in enumerate(drawn)]
         self._write()
 
     def prepare(self) -> None:

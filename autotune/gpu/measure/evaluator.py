@@ -242,8 +242,8 @@ class GpuBackend(WorkerBackend):
         for case in special_cases(self._problem, plans):
             plans[case] = planner.plan(self._problem.with_sizes(*case.sizes))
         try:
-            for each in (plan, *plans.values()):
-                check_launches(family, each, compiled.kernels)
+            for planned in (plan, *plans.values()):
+                check_launches(family, planned, compiled.kernels)
         except FamilyError as error:
             return Measurement(Outcome.COMPILE_FAILED, reason=str(error))
         main = next(step for step in plan.steps if step.kernel == family.operation)
@@ -288,7 +288,7 @@ class GpuBackend(WorkerBackend):
         while True:
             with contextlib.suppress(TimeoutError):
                 return future.result(timeout=run.within(LOOK_S))
-            done = sum(each.done() for each in self._compiles.values())
+            done = sum(compiling.done() for compiling in self._compiles.values())
             report(Stage("compiling", done, len(self._compiles)))
             if run.over:
                 raise OutOfTimeError("the run was over before a compiler had answered")
@@ -305,7 +305,11 @@ class GpuBackend(WorkerBackend):
         layout = kernel_layout(family, self._problem.layout)
         problem, runtime = self._problem, family.runtime_parameters
         fixed = {k: v for k, v in candidate.configuration.items() if k not in runtime}
-        some = {each.name: each.values[0] for each in family.parameters if each.runtime}
+        some = {
+            parameter.name: parameter.values[0]
+            for parameter in family.parameters
+            if parameter.runtime
+        }
         source = _rendered(
             family, Configuration(fixed | some), problem.dtype, layout, problem.out_dtype
         )

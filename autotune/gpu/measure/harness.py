@@ -114,7 +114,7 @@ def measurement_worker(
 
     # Only one problem's operands are kept: how many copies of them there are depends on how much
     # of the device's memory is free.
-    return Subjects(measuring, subject, weigh=lambda each: 1, limit=1)
+    return Subjects(measuring, subject, weigh=lambda subject: 1, limit=1)
 
 
 class _Checks(dict[Case, Check]):

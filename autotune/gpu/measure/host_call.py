@@ -98,8 +98,8 @@ def host_call_worker(
     driver()
     rng = np.random.default_rng(0)
     arrays = [
-        _bits(rng.random(each.shape, dtype=np.float32).astype(DTYPES[each.dtype].numpy))
-        for each in problem.operands
+        _bits(rng.random(operand.shape, dtype=np.float32).astype(DTYPES[operand.dtype].numpy))
+        for operand in problem.operands
     ]
     position = problem.defined.operands.index(problem.defined.output)
     return functools.partial(_time_calls, problem, arrays, position)

@@ -122,9 +122,10 @@ class Support:
         )
         taken = self._driver.allocate(shape[0] * shape[1] * placement.itemsize)
         lists = [
-            None if each is None else upload(each.astype(np.int32)) for each in (rows, columns)
+            None if chosen is None else upload(chosen.astype(np.int32))
+            for chosen in (rows, columns)
         ]
-        row_list, column_list = (0 if each is None else int(each) for each in lists)
+        row_list, column_list = (0 if chosen is None else int(chosen) for chosen in lists)
         self._run(
             "take",
             "PqPqPqP",
@@ -153,7 +154,7 @@ class Support:
             word.poison,
             int(self._scratch),
         )
-        return [int(each) for each in self._read(self._scratch, (_FINDINGS,), "uint64")]
+        return [int(count) for count in self._read(self._scratch, (_FINDINGS,), "uint64")]
 
     def _run(self, kernel: str, kinds: str, *arguments: Any) -> None:
         if kernel not in self._kernels:

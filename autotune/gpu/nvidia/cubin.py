@@ -70,8 +70,8 @@ def _read(cubin: bytes) -> dict[str, KernelResources]:
         if attribute in (_REGISTERS, _FRAME_SIZE):
             symbol, value = _PAIR.unpack(payload)
             (registers if attribute == _REGISTERS else frames)[symbols[symbol].name] = value
-    reserved = _RESERVED_BYTES if any(each.name == _RESERVED_SYMBOL for each in symbols) else 0
-    entries = {each.name for each in symbols if each.is_kernel}
+    reserved = _RESERVED_BYTES if any(symbol.name == _RESERVED_SYMBOL for symbol in symbols) else 0
+    entries = {symbol.name for symbol in symbols if symbol.is_kernel}
     kernels: dict[str, KernelResources] = {}
     for name in registers:
         if name not in entries or f".text.{name}" not in by_name:
@@ -122,7 +122,7 @@ def _text(strings: bytes, start: int) -> str:
 
 def _symbols(sections: list[_Section]) -> list[_Symbol]:
     """The symbol table, by index."""
-    table = next((each for each in sections if each.name == ".symtab"), None)
+    table = next((section for section in sections if section.name == ".symtab"), None)
     if table is None:
         raise IndexError("it has no symbol table")
     strings = bytes(sections[table.link].content)

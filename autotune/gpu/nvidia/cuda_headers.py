@@ -65,12 +65,12 @@ def _folders() -> tuple[str, ...]:
     from cuda.pathfinder import locate_nvidia_header_directory  # comes with cuda-bindings
 
     located = map(locate_nvidia_header_directory, ("cudart", *_FURTHER))
-    runtime, *further = [each.abs_path if each is not None else None for each in located]
+    runtime, *further = [folder.abs_path if folder is not None else None for folder in located]
     if runtime is None:
         raise MissingDependencyError(
             f"compiling what includes headers needs those of CUDA's runtime: {INSTALL}"
         )
-    return (str(runtime), *(str(each) for each in further if each is not None))
+    return (str(runtime), *(str(folder) for folder in further if folder is not None))
 
 
 @session.cached()
@@ -89,7 +89,7 @@ def _digest(names: tuple[str, ...]) -> str:
                 content = path.read_bytes()
                 digest.update(f"{name}\0{len(content)}\0".encode() + content)
                 found = _INCLUDE.findall(content.decode(errors="replace"))
-                beside = [str(Path(name).parent / each) for each in found if "/" in name]
+                beside = [str(Path(name).parent / header) for header in found if "/" in name]
                 waiting += reversed([*found, *beside])
                 break
     return digest.hexdigest()

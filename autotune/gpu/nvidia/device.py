@@ -167,7 +167,7 @@ def visible_device(ordinal: int, visible: str | None) -> str:
         ordinal: the device's number in this process.
         visible: the variable in this process; None where it is not set.
     """
-    listed = [each.strip() for each in (visible or "").split(",") if each.strip()]
+    listed = [word.strip() for word in (visible or "").split(",") if word.strip()]
     return listed[ordinal] if ordinal < len(listed) else str(ordinal)
 
 

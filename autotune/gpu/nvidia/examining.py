@@ -97,8 +97,8 @@ def _gpus(seen: Presence) -> Iterator[Check]:
 def _on_the_bus(devices: Path = Path("/sys/bus/pci/devices")) -> bool:
     """Does Linux list a GPU of NVIDIA's? A container may be shown what it may not use."""
     return any(
-        text_of(each / "vendor") == _NVIDIA and text_of(each / "class").startswith(_DISPLAY)
-        for each in devices.glob("*")
+        text_of(device / "vendor") == _NVIDIA and text_of(device / "class").startswith(_DISPLAY)
+        for device in devices.glob("*")
     )
 
 

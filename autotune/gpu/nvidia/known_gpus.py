@@ -141,7 +141,7 @@ def _gpus(table: Table, architectures: _Architectures) -> Iterator[KnownGpu]:
         text = entry.text("compute_capability")
         capability = _compute_capability(entry, "compute_capability", text)
         if capability not in architectures:
-            known = ", ".join(f"{each // 10}.{each % 10}" for each in sorted(architectures))
+            known = ", ".join(f"{number // 10}.{number % 10}" for number in sorted(architectures))
             entry.fail("compute_capability", f"must be one of {known}, got {shown(text)}")
         yield KnownGpu(
             key=key,

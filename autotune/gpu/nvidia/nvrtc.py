@@ -139,7 +139,7 @@ def supported_architectures() -> tuple[str, ...]:
         MissingDependencyError: there is no NVRTC.
     """
     _, architectures = _nvrtc().nvrtcGetSupportedArchs()
-    return tuple(f"sm_{each}" for each in architectures)
+    return tuple(f"sm_{number}" for number in architectures)
 
 
 def check_driver(driver: tuple[int, int]) -> None:
