@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 def _sweep(args: argparse.Namespace, problem: Problem, target: Target) -> SweepResult:
     from autotune.research.sweeper import sweep
-    from autotune.tuning.progress_line import ProgressLine
+    from autotune.tuning.progress import ProgressLine
 
     line = ProgressLine(f"sweeping {shapes_text(problem)} on target {target.name}")
     try:

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 
 def _tune(args: argparse.Namespace, problem: Problem, target: Target) -> TuneResult:
-    from autotune.tuning.progress_line import ProgressLine
+    from autotune.tuning.progress import ProgressLine
     from autotune.tuning.tuner import tune
 
     trials = DEFAULT_TRIALS if args.trials is None else args.trials

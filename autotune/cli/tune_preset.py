@@ -140,7 +140,7 @@ class _Display:
         """Begin the live line of a visit to a problem."""
         if self._quiet:
             return None
-        from autotune.tuning.progress_line import ProgressLine
+        from autotune.tuning.progress import ProgressLine
 
         self._end()
         line = ProgressLine(

@@ -295,7 +295,7 @@ class OwnKernel:
         if self._options.get("progress") is not None or not _is_terminal(sys.stderr):
             yield {}
             return
-        from autotune.tuning.progress_line import ProgressLine  # late, as what it shows
+        from autotune.tuning.progress import ProgressLine  # late, as what it shows
 
         line = ProgressLine(title)
         try:

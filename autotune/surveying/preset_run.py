@@ -418,11 +418,7 @@ class _Journal:
         self._path = path
 
     def labels(self) -> frozenset[str]:
-        """Labels of what is finished.
-
-        Raises:
-            CacheError: the file cannot be read.
-        """
+        """Labels of what is finished."""
         try:
             return frozenset(self._path.read_text(encoding="utf-8").split())
         except FileNotFoundError:
@@ -431,11 +427,7 @@ class _Journal:
             raise CacheError(f"cannot read {self._path} ({error}): remove it") from error
 
     def add(self, label: str) -> None:
-        """Note that something is finished.
-
-        Raises:
-            CacheError: the file cannot be written.
-        """
+        """Note that something is finished."""
         private_folder(self._path.parent)
         try:
             with self._path.open("a", encoding="utf-8") as file:

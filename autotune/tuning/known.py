@@ -14,16 +14,11 @@ from autotune.serving import lookup
 from autotune.store import neighbours, problem_sizes, size_distance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from autotune.core.device import Device
-    from autotune.families.family import KernelFamily
     from autotune.model import Key
-    from autotune.operations.problem import Problem
     from autotune.search.model import Prior
-    from autotune.serving.predicting import Predictor
-    from autotune.serving.target import Target
-    from autotune.store import Match, MeasuredProblem, TuningCache
+    from autotune.store import Match, MeasuredProblem
     from autotune.tuning.context import TuningContext
 
 MOST_PROBLEMS = 2
@@ -46,27 +41,14 @@ CALLS = 2
 
 
 def priors(context: TuningContext) -> list[Prior]:
-    """Priors of a problem for the sampler `auto`."""
-    families = {name: context.families[name] for name in context.union.spaces}
-    predictor = context.predictor(context.problem.operation)
-    return known_priors(
-        context.problem, context.target, context.device, families, context.store, predictor
-    )
-
-
-def known_priors(
-    problem: Problem,
-    target: Target,
-    device: Device,
-    families: Mapping[str, KernelFamily],
-    store: TuningCache,
-    predictor: Predictor,
-) -> list[Prior]:
     """Priors for the sampler `auto`: cost models, and measurements of near problems.
 
     Raises:
         CacheError: the store cannot be read.
     """
+    problem, target, device = context.problem, context.target, context.device
+    families = {name: context.families[name] for name in context.union.spaces}
+    store, predictor = context.store, context.predictor(problem.operation)
     found: list[Prior] = []
     models = {name: target.model(family, problem, device) for name, family in families.items()}
     if estimates := {name: model for name, model in models.items() if model is not None}:

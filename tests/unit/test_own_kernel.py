@@ -55,8 +55,7 @@ from autotune.own.own_kernel import OwnKernel
 from autotune.own.shapes import sizes_of_call
 from autotune.own.toml_text import toml_lines
 from autotune.targets.families import catalog, find_operation
-from autotune.tuning.progress import Progress
-from autotune.tuning.progress_line import ProgressLine
+from autotune.tuning.progress import Progress, ProgressLine
 
 BASIC: dict[str, Any] = {
     "operands": {"A": "MxN", "x": "N"},

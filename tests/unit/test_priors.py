@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +25,11 @@ from autotune.operations.problem import Gemm
 from autotune.search import make_sampler
 from autotune.search.model import EstimatedPrior, MeasuredPrior
 from autotune.serving.predicting import Predictor
+from autotune.serving.target import Target
 from autotune.store import TuningCache
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
-from autotune.tuning.known import known_priors
+from autotune.tuning.known import priors
 
 FAMILIES = load_families(target="cuda", operation="gemm")
 
@@ -96,13 +100,33 @@ def nobody(device: Device) -> Predictor:
     return Predictor([], {}, device)
 
 
+def context_of(
+    problem: Gemm,
+    target: Target,
+    device: Device,
+    families: Mapping[str, KernelFamily],
+    store: TuningCache,
+) -> Any:
+    """A tuning context, as far as priors look at it."""
+    return SimpleNamespace(
+        problem=problem,
+        target=target,
+        device=device,
+        families=families,
+        union=SimpleNamespace(spaces=families),
+        store=store,
+        predictor=lambda operation: nobody(device),
+    )
+
+
 def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None:
     target = make_target("cpu")
     problem = Gemm(256, 256, 256)
     device = target.device(problem, None)
     families = {"loops": load_families(target="cpu", operation="gemm")["loops"]}
     store = TuningCache(tmp_path / "cache.sqlite")
-    assert known_priors(problem, make_target("cpu"), device, families, store, nobody(device)) == []
+    context = context_of(problem, target, device, families, store)
+    assert priors(context) == []
     for size, count in ((512, 25), (1024, 25), (4096, 25), (300, 5)):
         other = Gemm(size, size, size)
         space = families["loops"].space(other, device.limits)
@@ -118,9 +142,7 @@ def test_measurements_of_the_nearest_problems_are_priors(tmp_path: Path) -> None
         )
     known = {row.problem["m"]: row.successes for row in store.measured_problems("gemm", "cpu")}
     assert known == {512: 25, 1024: 25, 4096: 25, 300: 5}
-    found_priors = known_priors(
-        problem, make_target("cpu"), device, families, store, nobody(device)
-    )
+    found_priors = priors(context)
     assert [type(prior) for prior in found_priors] == [MeasuredPrior, MeasuredPrior]
     space = families["loops"].space(problem, device.limits)
     assert make_sampler("auto", space, 0, found_priors) is not None
@@ -130,5 +152,5 @@ def test_a_gpu_has_its_resource_model(tmp_path: Path) -> None:
     device = make_target("cuda").device(None, "h200")
     store = TuningCache(tmp_path / "cache.sqlite")
     cuda, problem = make_target("cuda"), Gemm(512, 512, 512)
-    (only,) = known_priors(problem, cuda, device, FAMILIES, store, nobody(device))
+    (only,) = priors(context_of(problem, cuda, device, FAMILIES, store))
     assert isinstance(only, EstimatedPrior)

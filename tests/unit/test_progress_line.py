@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.measurement import Outcome
 from autotune.measuring.evaluator import Baseline
-from autotune.tuning.progress import Progress
-from autotune.tuning.progress_line import LOG_INTERVAL_S, ProgressLine, status
+from autotune.tuning.progress import LOG_INTERVAL_S, Progress, ProgressLine, status
 
 BEGIN = Progress(
     trial=0,
