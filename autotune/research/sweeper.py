@@ -184,7 +184,11 @@ def sweep(
         seed=run.seed,
         size=union.size,
         wanted=wanted,
-        measured=tuple(TrialResult(each, known[each]) for each in candidates if each in known),
+        measured=tuple(
+            TrialResult(candidate, known[candidate])
+            for candidate in candidates
+            if candidate in known
+        ),
         seconds=deadline.elapsed_s,
         interrupted=interrupt.requested,
     )

@@ -67,7 +67,7 @@ def _own(
     family: KernelFamily, problems: Sequence[Problem], device: Device
 ) -> Iterator[Configuration]:
     """Presets; the defaults for the problems where there are none, or none that is valid."""
-    able = [each for each in problems if family.unsupported(each) is None]
+    able = [problem for problem in problems if family.unsupported(problem) is None]
     presets = list(_placed_presets(family, able, device))
     yield from presets
     if not presets:
@@ -86,7 +86,7 @@ def _placed_presets(
     """
     moved = []
     for preset in family.presets.values():
-        if any(_valid(family, preset.configuration, each, device) for each in problems):
+        if any(_valid(family, preset.configuration, problem, device) for problem in problems):
             yield preset.configuration
         else:
             moved.append(preset)
@@ -121,7 +121,9 @@ def _favoured(
     if model is None or not (space := family.space(problem, device.limits)).size:
         return []
     drawn = [space[int(row)] for row in space.sample(min(DRAWN, space.size), rng)]
-    columns = {name: np.array([each[name] for each in drawn]) for name in drawn[0]}
+    columns = {
+        name: np.array([configuration[name] for configuration in drawn]) for name in drawn[0]
+    }
     expected = model(columns)
     order = np.argsort(np.where(np.isnan(expected), np.inf, expected), kind="stable")
     programs = dict.fromkeys(program_of(family, drawn[row]) for row in order.tolist())

@@ -188,9 +188,9 @@ def survey_device(
         if found is not None:
             made[first.dtype] = found
             now_s = deadline.elapsed_s
-            timed = [each for each in survey.learning.book.programs if each.timed]
-            programs = {each.key for each in timed} | {entry.key for entry in found.entries}
-            count = sum(len(each.timed) for each in timed)
+            timed = [program for program in survey.learning.book.programs if program.timed]
+            programs = {program.key for program in timed} | {entry.key for entry in found.entries}
+            count = sum(len(program.timed) for program in timed)
             yield Surveyed(found, len(programs), count, now_s - begun_s)
             begun_s = now_s
 
@@ -200,7 +200,9 @@ def _served(context: DeviceContext, lot: Lot) -> Lot:
 
     def served(problems: Sequence[Gemm]) -> list[Gemm]:
         families = context.families.values()
-        return [each for each in problems if any(is_modelled(of, each) for of in families)]
+        return [
+            problem for problem in problems if any(is_modelled(of, problem) for of in families)
+        ]
 
     return replace(lot, problems=served(lot.problems), further=served(lot.further))
 
@@ -215,7 +217,7 @@ def _store(
 ) -> Portfolio | None:
     """Store the portfolio, with the binaries that its programs need; None where nothing ran."""
     device, first, learning = context.device, problems[0], survey.learning
-    weights = None if own is None else {Sizes.of(each): own[each] for each in problems}
+    weights = None if own is None else {Sizes.of(problem): own[problem] for problem in problems}
     built = build(learning.book, context.families, weights=weights)
     if not built.entries:
         return None

@@ -225,7 +225,9 @@ class _Task:
         self.failure = ""
         self.trials -= len(result.trials)
         found = [trial.measurement for trial in result.trials]
-        self.medians += [each.median_s for each in found if each.ok and each.median_s is not None]
+        self.medians += [
+            trial.median_s for trial in found if trial.ok and trial.median_s is not None
+        ]
 
     def became(self, status: PresetStatus, reason: str = "") -> PresetResult:
         """The problem's result, now that no other visit follows."""

@@ -83,7 +83,7 @@ class TuningPreset:
     @property
     def seconds(self) -> float:
         """Seconds that the whole run may take."""
-        return sum(each.seconds for each in self.problems)
+        return sum(member.seconds for member in self.problems)
 
     def of_dtypes(self, dtypes: Sequence[str]) -> TuningPreset:
         """The same shapes for other element types, each with `DTYPE_S` and a survey of its own.
@@ -117,7 +117,7 @@ class TuningPreset:
     @property
     def digest(self) -> str:
         """Sixteen hex digits over what is tuned and with how much effort."""
-        lines = [f"{each.problem.label} {each.seconds}" for each in self.problems]
+        lines = [f"{member.problem.label} {member.seconds}" for member in self.problems]
         lines = [self.operation] if self.grows else [str(self.survey), *lines]
         text = "\n".join([self.name, str(self.trials), *lines])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -191,13 +191,15 @@ def preset_of_shapes(
     order = sorted(shares, key=lambda problem: -shares[problem])
     whole = sum(shares.values())
     products = [problem for problem in order if isinstance(problem, Gemm)]
-    survey = OwnPlan({each: shares[each] for each in products[:SURVEYED]}, SURVEY_SHARE)
+    survey = OwnPlan({problem: shares[problem] for problem in products[:SURVEYED]}, SURVEY_SHARE)
     return TuningPreset(
         name="shapes",
         summary=f"the shapes of {path}",
         target=chosen,
         trials=TRIALS,
-        problems=tuple(PresetProblem(each, seconds * shares[each] / whole) for each in order),
+        problems=tuple(
+            PresetProblem(problem, seconds * shares[problem] / whole) for problem in order
+        ),
         survey=survey if len(products) > FEW else None,
         operation=operation,
         grows=True,
@@ -252,16 +254,16 @@ def _survey(table: Table) -> SurveyPlan:
 
 def _caps(table: Table) -> tuple[int | None, ...]:
     caps = table.items("threads")
-    if not caps or not all(type(each) is int and each >= 0 for each in caps):
+    if not caps or not all(type(cap) is int and cap >= 0 for cap in caps):
         table.fail("threads", f"must be whole numbers, 0 for all threads, got {shown(caps)}")
-    return tuple(each or None for each in caps)
+    return tuple(cap or None for cap in caps)
 
 
 def _bounds(table: Table, key: str) -> tuple[int, int]:
     bounds = table.items(key)
     if (
         len(bounds) != 2
-        or not all(type(each) is int for each in bounds)
+        or not all(type(bound) is int for bound in bounds)
         or not 1 <= bounds[0] <= bounds[1]
     ):
         table.fail(key, f"must be two whole numbers, the lower first, got {shown(bounds)}")

@@ -134,7 +134,9 @@ class CandidateQueue:
 
         Problems choose in turns: each its first, then each its second, and so on.
         """
-        programs = {each: self._learning.book.program(each, AHEAD) for each in self._waiting}
+        programs = {
+            candidate: self._learning.book.program(candidate, AHEAD) for candidate in self._waiting
+        }
         wanted = []
         for problem in self._problems:
             sizes = replace(Sizes.of(problem), layout=AHEAD)
@@ -196,7 +198,7 @@ class CandidateQueue:
         """Take what compilers have done."""
         for batch in self._batches:
             is_ready = batch.evaluator.is_ready
-            ready = [each for each, call in batch.calls.items() if is_ready(call)]
+            ready = [candidate for candidate, call in batch.calls.items() if is_ready(call)]
             self._note_compiled(ready, batch.layout)
             for candidate in ready:
                 del batch.calls[candidate]
@@ -217,7 +219,7 @@ class CandidateQueue:
         self._new = []
 
     def _note_compiled(self, candidates: Iterable[Candidate], layout: str) -> None:
-        programs = (self._learning.book.program(each, layout) for each in candidates)
+        programs = (self._learning.book.program(candidate, layout) for candidate in candidates)
         self.compiled |= {program.key for program in programs if program is not None}
 
     def _groups(
@@ -259,4 +261,4 @@ class CandidateQueue:
                     evaluator.prepare(wanted[first : first + step])
                 while not all(map(evaluator.is_ready, wanted)) and not until.over:
                     time.sleep(LOOK_S)
-            return [each for each, call in calls.items() if evaluator.is_ready(call)]
+            return [candidate for candidate, call in calls.items() if evaluator.is_ready(call)]

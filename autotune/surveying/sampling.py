@@ -82,7 +82,9 @@ def draw_problems(
         if not rest:
             turn, side = divmod(thin, 2)
             least = (_LONG, within.outer[1] // _OF_LARGEST)[turn % 2]
-            long, n = (_at_least(least, each, rng) for each in (within.outer, within.reduction))
+            long, n = (
+                _at_least(least, bounds, rng) for bounds in (within.outer, within.reduction)
+            )
             few = _FEW[turn % len(_FEW)]
             m, k = (long, few) if side else (few, long)
         elif len(found) % _LARGE == 1:

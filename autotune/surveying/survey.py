@@ -179,9 +179,9 @@ class Survey:
         while left:
             self.queue.collect()
             busy = self.queue.busy
-            problem = next((each for each in left if each.layout not in busy), None)
+            problem = next((problem for problem in left if problem.layout not in busy), None)
             if problem is None:  # those of the plain layout have been visited, and can be again
-                problem = next((each for each in left if each.layout == AHEAD), left[0])
+                problem = next((problem for problem in left if problem.layout == AHEAD), left[0])
             left.remove(problem)
             yield problem
 

@@ -92,7 +92,7 @@ def known_good(context: TuningContext) -> Iterator[Candidate]:
         placed = (preset.placed(space) for preset in family.presets.values())
         wanted.append(Candidate(default, family.default(problem, device.limits)))
         # A preset that is not itself on this problem is left out: one for another type, say.
-        wanted += [Candidate(default, each) for each in placed if space.rejection(each) is None]
+        wanted += [Candidate(default, point) for point in placed if space.rejection(point) is None]
     for candidate in wanted:
         family_space = spaces.get(candidate.family)
         if family_space is None:

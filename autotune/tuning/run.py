@@ -188,7 +188,7 @@ class TrialRun:
                 self._check_baseline()
         self._keep_reserve()
         if first and self.best is not None:
-            ready = sum(self.evaluator.is_ready(each.candidate) for each in self._waiting)
+            ready = sum(self.evaluator.is_ready(proposal.candidate) for proposal in self._waiting)
             self.budget.deadline.settle(ready * self.budget.pace.trial_s)
         self.report(Stage("trials", 0, 0))
 
@@ -234,7 +234,9 @@ class TrialRun:
 
     def _first_ready(self) -> Proposal[Candidate]:
         """Take the oldest proposal that has been compiled, or the oldest if none has."""
-        ready = (each for each in self._waiting if self.evaluator.is_ready(each.candidate))
+        ready = (
+            proposal for proposal in self._waiting if self.evaluator.is_ready(proposal.candidate)
+        )
         proposal = next(ready, self._waiting[0])
         self._waiting.remove(proposal)
         return proposal
