@@ -176,8 +176,10 @@ def run_preset(
         cache=cache,
         options={},
     )
-    rounds = PresetRun(preset, run, deadline, context, context_of, place.root / "presets", watch)
-    yield from rounds.results(visits, surveyed)
+    folder = place.root / "presets"
+    yield from PresetRun(
+        preset, run, deadline, context, context_of, folder, watch, visits, surveyed
+    ).results()
 
 
 @dataclass(slots=True)
@@ -235,6 +237,7 @@ class _Task:
         return PresetResult(self.problem, self.study, status, record, self.result, reason)
 
 
+@dataclass
 class PresetRun:
     """One run of a preset: keep what is finished, survey, visit all, visit the promising again.
 
@@ -245,52 +248,49 @@ class PresetRun:
         context: the device, and all families that take part.
         context_of: makes the tuning context of a problem.
         folder: where the journal of finished problems is kept.
-        watch: shows progress.
+        watch: called before each visit; returns its progress callback.
+        visits: called before each visit of the survey.
+        surveyed: called with each portfolio that was stored.
     """
 
-    def __init__(
-        self,
-        preset: TuningPreset,
-        run: Run,
-        deadline: Deadline,
-        context: DeviceContext,
-        context_of: Callable[[Problem], TuningContext],
-        folder: Path,
-        watch: Watch | None = None,
-    ) -> None:
-        self._preset = preset
-        self._run = run
-        self._deadline = deadline
-        self._context = context
-        self._context_of = context_of
-        self._watch = watch
+    preset: TuningPreset
+    run: Run
+    deadline: Deadline
+    context: DeviceContext
+    context_of: Callable[[Problem], TuningContext]
+    folder: Path
+    watch: Watch | None
+    visits: SurveyWatch | None
+    surveyed: Callable[[Surveyed], None] | None
+
+    def __post_init__(self) -> None:
+        self._identity = _identity(
+            self.preset, self.context, f"{self.run.timeout:g} s, {self.run.trials} trials"
+        )
+        self._journal = _Journal(self.folder / f"{self.preset.name}-{self._identity}.txt")
+        self._too_little = (
+            f"too little is left of the {self.run.timeout:g} s: run it again to go on"
+        )
         self._stopped = ""
-        self._too_little = f"too little is left of the {run.timeout:g} s: run it again to go on"
         self._compile_s = 0.0
         self._tasks: list[_Task] = []
-        self._identity = _identity(preset, context, f"{run.timeout:g} s, {run.trials} trials")
-        self._journal = _Journal(folder / f"{preset.name}-{self._identity}.txt")
 
-    def results(
-        self,
-        visits: SurveyWatch | None = None,
-        surveyed: Callable[[Surveyed], None] | None = None,
-    ) -> Iterator[PresetResult]:
-        """Every problem when it is done; `visits` and `surveyed` hear of the survey."""
+    def results(self) -> Iterator[PresetResult]:
+        """Every problem when it is done."""
         finished = self._journal.labels()
         yield from self._keep(finished)
-        plan = None if SURVEY in finished else self._preset.survey
+        plan = None if SURVEY in finished else self.preset.survey
         if not self._tasks and plan is None:
             return
         if plan is not None:
-            self._survey(plan, visits, surveyed)
+            self._survey(plan)
         if self._stopped:
             for task in self._tasks:
                 yield task.became(PresetStatus.NOT_REACHED, self._stopped)
             return
         # Its processes are everybody's; it measures nothing itself.
-        first = self._preset.problems[0].problem
-        with self._context.evaluator(first, self._run) as host:
+        first = self.preset.problems[0].problem
+        with self.context.evaluator(first, self.run) as host:
             order = in_turn([task.claim for task in self._tasks])
             self._tasks = [self._tasks[at] for at in order]
             visited: list[_Task] = []
@@ -299,19 +299,19 @@ class PresetRun:
 
     def _keep(self, finished: frozenset[str]) -> Iterator[PresetResult]:
         """Problems that an earlier run has finished; the others become tasks."""
-        for member in self._preset.problems:
+        for member in self.preset.problems:
             problem = member.problem
-            study = f"preset-{self._preset.name}-{self._identity}-{problem.label}"
+            study = f"preset-{self.preset.name}-{self._identity}-{problem.label}"
             record = self._stored(problem)
             if record is not None and problem.label in finished:
                 yield PresetResult(problem, study, PresetStatus.KEPT, record)
             else:
-                trials = self._run.trials
+                trials = self.run.trials
                 self._tasks.append(_Task(problem, member.seconds, study, trials, record))
 
     def _stored(self, problem: Problem) -> TuningRecord | None:
         """A problem's own record, if there is one that still holds and was measured in quiet."""
-        context = self._context
+        context = self.context
         device, target = context.device, context.target.name
         records = context.store.records(device.fingerprint.digest, problem.operation, target)
         digests = {family.name: family.digest for family in context.families.values()}
@@ -319,30 +319,25 @@ class PresetRun:
         exact = match.record if match.quality is MatchQuality.EXACT else None
         return None if exact is None or exact.noisy else exact
 
-    def _survey(
-        self,
-        plan: SurveyPlan | OwnPlan,
-        visits: SurveyWatch | None,
-        surveyed: Callable[[Surveyed], None] | None,
-    ) -> None:
+    def _survey(self, plan: SurveyPlan | OwnPlan) -> None:
         """Survey the device; where there was too little time the next run tries again."""
-        left_s, name = self._deadline.remaining_s, self._preset.name
+        left_s, name = self.deadline.remaining_s, self.preset.name
         own = Deadline(survey_s(left_s, plan.share, len(self._tasks)))
-        study = f"survey-{name}-{_identity(self._preset, self._context)}"
+        study = f"survey-{name}-{_identity(self.preset, self.context)}"
         brought = False
         with Interrupt(own) as interrupt:
             for made in survey_device(
-                self._context,
-                self._run,
+                self.context,
+                self.run,
                 plan,
                 own,
                 lambda: interrupt.requested,
                 study=study,
-                watch=visits,
+                watch=self.visits,
             ):
                 brought = True
-                if surveyed is not None:
-                    surveyed(made)
+                if self.surveyed is not None:
+                    self.surveyed(made)
         if interrupt.requested:
             self._stopped = INTERRUPTED
         elif brought:
@@ -350,10 +345,10 @@ class PresetRun:
 
     def _first_round(self, host: Evaluator, visited: list[_Task]) -> Iterator[PresetResult]:
         """Visit every problem once; those that may be visited again are put into `visited`."""
-        kept_s = second_round_s(self._deadline.left_s, [task.weight for task in self._tasks])
+        kept_s = second_round_s(self.deadline.left_s, [task.weight for task in self._tasks])
         for number, task in enumerate(self._tasks):
             weights = [task.weight for task in self._tasks[number:]]
-            visit_s = first_visit_s(self._deadline.left_s - kept_s, weights)
+            visit_s = first_visit_s(self.deadline.left_s - kept_s, weights)
             if visit_s is None and not self._stopped:
                 self._stopped = self._too_little
             if visit_s is None or self._stopped:
@@ -369,7 +364,7 @@ class PresetRun:
         """Visit the most promising again, as long as there is time."""
         while visited:
             able = [task for task in visited if task.trials > 0 and not self._stopped]
-            plan = second_visits(self._deadline.left_s, [task.claim for task in able])
+            plan = second_visits(self.deadline.left_s, [task.claim for task in able])
             if not plan:  # without another visit in sight all are done
                 yield from map(self._done, visited)
                 return
@@ -381,9 +376,9 @@ class PresetRun:
     def _visit(self, task: _Task, visit_s: float, host: Evaluator) -> None:
         """Tune a problem for so long, or longer until something of it is valid."""
         task.pace.compile_s = task.pace.compile_s or self._compile_s
-        own = Deadline(self._deadline.left_s, goal_s=visit_s)
-        watcher = None if self._watch is None else self._watch(task.problem, visit_s)
-        run = replace(self._run, study=task.study, trials=task.trials, progress=watcher)
+        own = Deadline(self.deadline.left_s, goal_s=visit_s)
+        watcher = None if self.watch is None else self.watch(task.problem, visit_s)
+        run = replace(self.run, study=task.study, trials=task.trials, progress=watcher)
         with Interrupt(own) as interrupt:
             try:
                 task.context = task.context or self._able(task.problem)
@@ -396,7 +391,7 @@ class PresetRun:
 
     def _able(self, problem: Problem) -> TuningContext:
         try:
-            return self._context_of(problem)
+            return self.context_of(problem)
         except InputError as error:  # what one cannot be tuned for, others may
             raise TuningFailedError(str(error)) from error
 
@@ -406,7 +401,7 @@ class PresetRun:
             if not self._stopped:
                 self._journal.add(task.problem.label)
             return task.became(PresetStatus.TUNED)
-        if not self._stopped and self._deadline.left_s < MIN_VISIT_S:
+        if not self._stopped and self.deadline.left_s < MIN_VISIT_S:
             self._stopped = self._too_little
         if self._stopped:
             return task.became(PresetStatus.NOT_REACHED, self._stopped)

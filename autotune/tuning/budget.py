@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.deadline import Deadline
@@ -21,49 +22,37 @@ BASELINE_SHARE = 0.05
 when there is a new best."""
 
 
+@dataclass
 class Budget:
     """Time of one run.
 
-    Args:
-        deadline: until when it may take; None has no end.
-        interrupt: whoever asks for an end; entered by the caller.
-        pace: what steps of runs like this one have taken; None where there was none.
-
     Attributes:
-        deadline: the same.
-        pace: the same, kept up to date.
+        deadline: until when it may take.
+        interrupt: whoever asks for an end; entered by the caller.
+        pace: what steps of runs like this one have taken, kept up to date.
         started_s: from the beginning of the run to that of the search.
         search_s: from the beginning of the run to the end of the search.
+        finals_s: what the last finals took.
         spent_s: wall time by what it went into, in seconds.
     """
 
-    def __init__(
-        self,
-        deadline: Deadline | None = None,
-        interrupt: Interrupt | None = None,
-        pace: Pace | None = None,
-    ) -> None:
-        self.deadline = deadline or Deadline()
-        self.pace = pace or Pace()
-        self.started_s = self.search_s = 0.0
-        self.spent_s: defaultdict[str, float] = defaultdict(float)
-        self._interrupt = interrupt or Interrupt()
+    deadline: Deadline = field(default_factory=Deadline)
+    interrupt: Interrupt = field(default_factory=Interrupt)
+    pace: Pace = field(default_factory=Pace)
+    started_s: float = 0.0
+    search_s: float = 0.0
+    finals_s: float = 0.0
+    spent_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
     @property
     def interrupted(self) -> bool:
         """Somebody asked for an end."""
-        return self._interrupt.requested
+        return self.interrupt.requested
 
     @property
     def can_repeat_finals(self) -> bool:
         """There is time to hold the finals once more."""
-        return not self.interrupted and self.deadline.remaining_s > self._last_finals_s
-
-    _last_finals_s = 0.0
-
-    def begin(self) -> None:
-        """The search begins."""
-        self.started_s = self.deadline.elapsed_s
+        return not self.interrupted and self.deadline.remaining_s > self.finals_s
 
     def spent(self, found: bool) -> bool:
         """No further trial is begun.
@@ -123,7 +112,7 @@ class Budget:
             with self.spending("finals"):
                 yield self.pace.finalists(self.deadline.remaining_s, count)
         finally:
-            self._last_finals_s = self.deadline.elapsed_s - begun_s
+            self.finals_s = self.deadline.elapsed_s - begun_s
 
     @property
     def may_check_baseline(self) -> bool:
@@ -131,14 +120,7 @@ class Budget:
         return self.spent_s["library"] <= BASELINE_SHARE * self.deadline.elapsed_s
 
     def left_s(self, stage: Stage, done: int, trials: int, finals_s: float) -> float:
-        """Seconds until the end of the run, as far as is known.
-
-        Args:
-            stage: where it stands.
-            done: trials made.
-            trials: the most there may be.
-            finals_s: what the finals take.
-        """
+        """Seconds until the end of a run that has made so many trials, as far as is known."""
         may_s = self.deadline.expected_s
         if stage.name == "finals":
             return min(may_s, finals_s * (stage.steps - stage.step + 1) / max(1, stage.steps))

@@ -63,9 +63,7 @@ class TrialRun:
 
     Attributes:
         context: what can be tried, and where.
-        evaluator: turns candidates into measurements.
         run: settings.
-        budget: the time that it may take.
         results: every trial of this run, in order.
         best: the trial with the best measurement; None before the first success.
         baseline: the vendor library, as measured alone; None when there is none, or not yet.
@@ -107,7 +105,7 @@ class TrialRun:
                 compiling them all at once takes longer than a short search should wait.
         """
         besides, budget = iter(besides), self.budget
-        budget.begin()
+        budget.started_s = budget.deadline.elapsed_s
         self._keep_reserve()
         try:
             # First: the baseline waits for operands, which are made while compilers work.
@@ -234,9 +232,8 @@ class TrialRun:
 
     def _first_ready(self) -> Proposal[Candidate]:
         """Take the oldest proposal that has been compiled, or the oldest if none has."""
-        ready = (
-            proposal for proposal in self._waiting if self.evaluator.is_ready(proposal.candidate)
-        )
+        is_ready = self.evaluator.is_ready
+        ready = (waiting for waiting in self._waiting if is_ready(waiting.candidate))
         proposal = next(ready, self._waiting[0])
         self._waiting.remove(proposal)
         return proposal
