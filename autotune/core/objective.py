@@ -8,6 +8,7 @@ group ``autotune.objectives``.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -55,9 +56,11 @@ class Objective:
         return 1 / score if score > 0 else math.inf
 
     def cost_of(self, measurement: Measurement) -> float | None:
-        """Cost of a measurement; None where this objective did not score it."""
+        """Positive cost of a measurement; None where this objective did not score it."""
         score = measurement.score
-        return None if score is None or measurement.objective != self.name else self.cost(score)
+        if score is None or measurement.objective != self.name:
+            return None
+        return max(self.cost(score), sys.float_info.min)
 
 
 def _median(series: Series, observed: Mapping[str, float]) -> float:

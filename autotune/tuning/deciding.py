@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -188,7 +189,8 @@ class _Contest:
         if self.ranked.index(challenger) > self.ranked.index(incumbent):
             return False
         ours, theirs = self.finals.rounds[challenger], self.finals.rounds[incumbent]
-        pairs = [other / own for own, other in zip(ours, theirs, strict=True)]
+        least = sys.float_info.min  # an error may be none at all
+        pairs = [max(b, least) / max(a, least) for a, b in zip(ours, theirs, strict=True)]
         return doubtful or median_interval(pairs)[0] > 1
 
     def store(

@@ -227,8 +227,7 @@ class TrialRun:
 
     @property
     def _spent(self) -> bool:
-        made = len(self.results) >= self.run.trials
-        return made or self.budget.spent(found=self.best is not None)
+        return len(self.results) >= self.run.trials or self.budget.spent(self.best is not None)
 
     def _first_ready(self) -> Proposal[Candidate]:
         """Take the oldest proposal that has been compiled, or the oldest if none has."""
