@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.study import StudyDirection
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from autotune.core.configuration import Candidate, Configuration
     from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
 
@@ -77,32 +76,6 @@ class Subject:
         return f"another {self.device}" if same else self.device
 
 
-@overload
-def open_study(
-    space: SpaceUnion,
-    storage: str | None,
-    name: str,
-    folder: Path,
-    sampler: str = ...,
-    seed: int = ...,
-    prior: Sequence[Prior] = ...,
-    subject: Subject | None = ...,
-    objective: Objective = ...,
-) -> TuningStudy[Candidate]: ...
-@overload
-def open_study(
-    space: SearchSpace,
-    storage: str | None,
-    name: str,
-    folder: Path,
-    sampler: str = ...,
-    seed: int = ...,
-    prior: Sequence[Prior] = ...,
-    subject: Subject | None = ...,
-    objective: Objective = ...,
-) -> TuningStudy[Configuration]: ...
-
-
 def open_study(
     space: SearchSpace | SpaceUnion,
     storage: str | None,
@@ -113,8 +86,8 @@ def open_study(
     prior: Sequence[Prior] = (),
     subject: Subject | None = None,
     objective: Objective = TIME,
-) -> TuningStudy[Candidate] | TuningStudy[Configuration]:
-    """Create a study, or continue the one of that name.
+) -> TuningStudy[Any]:
+    """Create a study, or continue the one of that name; its points are those of the space.
 
     Args:
         space: where its candidates come from.
