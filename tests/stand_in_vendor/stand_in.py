@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from autotune.families.languages import Language
+from autotune.families.family import Language
 
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import CompileError, UnknownNameError
