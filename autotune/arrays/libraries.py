@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ NUMPY = NumpyArrays()
 _OTHER = OtherArrays()
 _PACKAGES = (("torch", "Tensor", TorchTensors), ("cupy", "ndarray", CupyArrays))
 
+_BY_MODULE: dict[ModuleType, Library] = {}
 _BY_TYPE: dict[type, Library] = {np.ndarray: NUMPY}
 _PLAIN_BY_TYPE: dict[type, Library | None] = {np.ndarray: NUMPY}
 _MOST_TYPES = 256
@@ -40,7 +42,7 @@ def plain_library(kind: type) -> Library | None:
     except KeyError:
         library = _BY_TYPE.get(kind) or _recognise(kind)
         found = library if kind in library.kinds else None
-        if len(_PLAIN_BY_TYPE) < _MOST_TYPES:
+        if found is not None or len(_PLAIN_BY_TYPE) < _MOST_TYPES:
             _PLAIN_BY_TYPE[kind] = found
         return found
 
@@ -50,10 +52,10 @@ def _recognise(kind: type) -> Library:
     for package, name, make in _PACKAGES:
         module = sys.modules.get(package)
         if module is not None and issubclass(kind, getattr(module, name, ())):
-            known = [one for one in [*_BY_TYPE.values()] if type(one) is make]
-            library = known[0] if known else make(module)
-    if len(_BY_TYPE) < _MOST_TYPES:
-        return _BY_TYPE.setdefault(kind, library)
+            # One object: products are remembered by it.
+            library = _BY_MODULE.get(module) or _BY_MODULE.setdefault(module, make(module))
+    if kind in library.kinds or len(_BY_TYPE) < _MOST_TYPES:
+        _BY_TYPE[kind] = library
     return library
 
 

@@ -501,3 +501,15 @@ def test_subclasses_are_of_their_library(calls: Calls) -> None:
     a = hosts()[0]
     assert library_of(Parameter(a)) is library_of(FakeTensor(a))
     assert library_of(FakeCupyArray(a)) is not library_of(FakeTensor(a))
+
+
+def test_a_library_is_one_object_however_many_types_there_are(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libraries, "_MOST_TYPES", 2)
+    for number in range(4):
+        library_of(type(f"Array{number}", (), {})())
+    assert len(libraries._BY_TYPE) == 2
+    a = FakeTensor(hosts()[0])
+    assert libraries.plain_library(FakeTensor) is library_of(a) is libraries._BY_TYPE[FakeTensor]
+    assert library_of(type("Parameter", (FakeTensor,), {})(a.array)) is library_of(a)
