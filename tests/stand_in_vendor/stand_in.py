@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from autotune.families.family import Language
 
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import CompileError, UnknownNameError
 from autotune.core.limits import GpuLimits
+from autotune.families.family import Language
 from autotune.families.gpu import cuda_source
 from autotune.gpu.interface import DriverError
 from autotune.gpu.target import LIMIT_NAMES, GpuTarget
