@@ -234,12 +234,7 @@ def compile_job(
 ) -> Job | None:
     """A job that compiles a kernel in another process; None where it is compiled.
 
-    Args:
-        family: the configuration's family.
-        configuration: which kernel.
-        problem: what it computes.
-        limits: of the device.
-        programs: where emitted sources are, and what was compiled from them.
+    Arguments are those of `make_program`.
     """
     planner = planner_of(family, configuration, problem.dtype, limits)
     wanted = Wanted(planner, problem, limits.architecture, programs)

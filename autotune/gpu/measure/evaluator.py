@@ -73,20 +73,13 @@ class GpuEvaluator(Evaluator):
     `prepare` returns at once: compilers run beside measurements, which they do not disturb, since
     the device does the timing.
 
-    Args:
-        problem: what is computed.
-        families: by name; candidates name them.
-        device: as `read_gpu` gives it.
-        programs: where emitted sources and binaries go.
-        effort: how long and how exactly to measure.
-        workers: compile processes; None takes one per processor that this process may use.
-        seed: seeds the operands.
-        beside: an evaluator whose processes this one may use, and whose baseline if it is for the
-            same problem; it is not closed before this one.
+    Arguments are those of `autotune.serving.target.Work`, and `beside`: an evaluator whose
+    processes this one may use, and whose baseline if it is for the same problem; it is not closed
+    before this one.
 
     Raises:
-        MissingDependencyError: NVRTC, which compiles the evaluator's own kernels, is missing or
-            newer than the driver.
+        MissingDependencyError: the compiler of the evaluator's own kernels is missing, or newer
+            than the driver.
     """
 
     def __init__(

@@ -149,12 +149,7 @@ class KeptCases:
 class GpuHarness:
     """The operands of a problem on the device; see `autotune.measuring.rig.Rig`.
 
-    Args:
-        subject: the problem, and the kernels that judge.
-        effort: how long and how exactly to measure.
-        settings: of the device.
-        seed: seeds the operands.
-        kept: what harnesses of one process share.
+    Arguments are those of `measurement_worker`, and what harnesses of one process share.
     """
 
     # The run after the first is a batch that was warmed up: one of those is asked for always.
