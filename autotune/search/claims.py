@@ -187,12 +187,7 @@ def withdraw(study: optuna.Study, trial: FrozenTrial) -> None:
 
 
 def orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> list[FrozenTrial]:
-    """The RUNNING trials whose worker is gone.
-
-    Args:
-        study: the study that all workers share.
-        heartbeats: when each owner was last heard of, in seconds since the epoch.
-    """
+    """The RUNNING trials whose worker is gone; heartbeats are in seconds since the epoch."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return [trial for trial in running if _orphaned(trial, heartbeats)]
 

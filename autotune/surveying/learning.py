@@ -119,11 +119,9 @@ class Learning:
             self._broken.add(program.key)
 
     def at_prices_of_now(self, entries: Iterable[Entry], *, timed: bool) -> Iterator[Entry]:
-        """Entries of an earlier portfolio that it began with; new prices where timed.
+        """Entries of an earlier portfolio that it began with, at new prices where timed.
 
-        Args:
-            entries: the earlier portfolio's.
-            timed: whether only such are wanted.
+        With `timed` those that were timed only.
         """
         for entry in entries:
             if entry.key in self._began_with:
@@ -154,12 +152,8 @@ class Learning:
     ) -> Iterator[tuple[Candidate, Program]]:
         """Calls of programs that were not tried on a problem, the most promising first.
 
-        Args:
-            problem: what is to be computed.
-            pool: the programs there are.
-            count: how many, at most.
-            varied: whether families take turns, see `VARIETY`.
-            of: programs that may be chosen; None allows all.
+        So many of a pool at most, where `of` is given of these programs alone; with `varied`
+        families take turns, see `VARIETY`.
         """
         sizes, unfit = Sizes.of(problem), self.tried[problem] | self._broken
         programs: dict[Key, Program] = {}

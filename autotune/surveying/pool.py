@@ -26,7 +26,7 @@ TAKEN = 3
 """Of those, the programs that are taken."""
 
 ASKED = 16
-"""Problems that the model is asked about: they are drawn by lot, and others are like them."""
+"""Problems that the model is asked about: they are drawn at random, and others are like them."""
 
 
 def worth_knowing(
@@ -39,14 +39,8 @@ def worth_knowing(
     """Every family's own points, then what the target's model favours for the problems.
 
     Programs come once each, whatever their free parameters are. Without a model there are the
-    families' own points alone: what is drawn by lot is not worth its compiler.
-
-    Args:
-        problems: what will be measured.
-        target: where.
-        device: as the target read it.
-        families: by name; those without [work] are passed over.
-        seed: draws the configurations.
+    families' own points alone: what is drawn at random is not worth its compiler. Families without
+    [work] are passed over.
     """
     rng = np.random.default_rng(seed)
     found: dict[Candidate, None] = {}

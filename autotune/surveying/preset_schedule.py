@@ -65,13 +65,7 @@ def expected_gain(ratio: float | None, medians: Sequence[float]) -> float:
 
 
 def survey_s(left_s: float, share: float, problems: int) -> float:
-    """Seconds for a survey: its share, unless it would take the first visits' time.
-
-    Args:
-        left_s: seconds for the survey and all visits.
-        share: of the preset's time, what the survey is meant to have.
-        problems: how many are to be visited.
-    """
+    """Seconds for a survey: its share of what is left, unless first visits need the time."""
     if not problems:
         return left_s
     meant_s = share * left_s
@@ -99,9 +93,7 @@ def second_round_s(left_s: float, weights: Sequence[float]) -> float:
 def first_visit_s(left_s: float, weights: Sequence[float]) -> float | None:
     """Seconds for the next problem of the first round; None when there is no time for it.
 
-    Args:
-        left_s: seconds that are left to the round.
-        weights: what the preset means for this problem, then for those after it.
+    Weights are those of this problem and of all after it.
     """
     if left_s < MIN_VISIT_S:
         return None

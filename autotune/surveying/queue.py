@@ -81,12 +81,7 @@ class _Batch:
 class CandidateQueue:
     """Programs worth knowing, on their way to the pool that visits choose from.
 
-    Args:
-        context: where the survey is held.
-        run: settings of the evaluators.
-        host: an evaluator whose processes are used.
-        learning: what has been learned.
-        problems: of the survey, which may become more.
+    The survey's `problems` may become more.
 
     Attributes:
         pool: programs that visits choose from.

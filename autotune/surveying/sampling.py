@@ -1,4 +1,4 @@
-"""Problems drawn by lot: what a device is surveyed with, and what programs may meet."""
+"""Problems drawn at random: those of a survey, and such as programs may meet."""
 
 from __future__ import annotations
 
@@ -64,15 +64,7 @@ class Range:
 def draw_problems(
     within: Range, count: int, seed: int, dtype: str, threads: int | None = None
 ) -> list[Gemm]:
-    """Distinct problems, the same for the same arguments; a third of them odd in all sizes.
-
-    Args:
-        within: what may be drawn.
-        count: how many.
-        seed: of the lot.
-        dtype: element type of the operands.
-        threads: cap on CPU threads.
-    """
+    """Distinct problems, the same for the same arguments; a third of them odd in all sizes."""
     rng = np.random.default_rng(seed)
     found: dict[tuple[int, int, int, str], None] = {}
     for m, n, k in _shapes(within, rng):

@@ -166,10 +166,7 @@ class ProgressLine:
 def status(progress: Progress, since_s: float = 0.0, width: int | None = None) -> str:
     """Phase, best so far, counts by outcome, elapsed time and what is left, in one line.
 
-    Args:
-        progress: where the run stood.
-        since_s: how many seconds ago that was.
-        width: columns that there are; None for as many as it takes.
+    The run stood there `since_s` seconds ago; the line has `width` columns at most.
     """
     elapsed_s = progress.elapsed_s + since_s
     left_s = max(0.0, progress.left_s - since_s)
