@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
 
 FAULTS = {
-    "hung kernel": (suspect("hangs"), Outcome.TIMEOUT, "still running after 8 s"),
     "illegal address": (suspect("illegal"), Outcome.LAUNCH_FAILED, "CUDA_ERROR_ILLEGAL_ADDRESS"),
     "misaligned access": (
         suspect("misaligned"),
@@ -88,9 +87,3 @@ def test_faults_in_a_row_cost_a_trial_each(evaluator: GpuEvaluator) -> None:
     for fault in ("illegal", "overrun", "trap"):
         assert not evaluator.evaluate(suspect(fault, step=2), None).ok
     assert evaluator.evaluate(suspect(step=2), None).ok
-
-
-def test_a_fault_among_the_finalists_leaves_the_others(evaluator: GpuEvaluator) -> None:
-    finals = evaluator.finals([suspect("illegal"), suspect(), suspect("hangs"), suspect(step=2)])
-    outcomes = [measurement.outcome for measurement in finals.measurements]
-    assert outcomes == [Outcome.LAUNCH_FAILED, Outcome.OK, Outcome.TIMEOUT, Outcome.OK]
