@@ -700,6 +700,18 @@ def test_a_journal_with_a_flipped_bit_is_told_in_a_line(tmp_path):
     assert "\n" not in str(told.value)
 
 
+def test_a_median_that_is_the_trial_s_value_alone_is_read(tmp_path):
+    """As studies had it that were made before medians were attributes."""
+    with opened(tmp_path) as study:
+        trial = study.optuna.ask()
+        study._sampler.space.suggest(lambda name: study._suggest(trial, name))
+        trial.set_user_attr("outcome", "ok")
+        trial.set_user_attr("measurement", {"repeats": 3})
+        study.optuna.tell(trial, 2e-3)
+        [(_, measurement)] = study.measured()
+    assert measurement == Measurement(Outcome.OK, 2e-3, repeats=3)
+
+
 @pytest.mark.parametrize(
     "attributes",
     [
