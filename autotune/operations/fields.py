@@ -47,7 +47,7 @@ def dtype_of(name: str, value: Any) -> str:
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> None:
     """Refuse a field that is none of the values allowed."""
-    if value not in allowed:
+    if value not in [*allowed]:  # which may not be hashable
         raise ProblemError(must_be(name, str(value), allowed))
 
 

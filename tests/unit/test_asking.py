@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from optuna.samplers import TPESampler
+from records import record
 
 from autotune import Gemm, load, sweep, tune
 from autotune.cli import main
@@ -131,9 +133,9 @@ def test_what_is_no_prior_is_refused(prior: Any) -> None:
 def test_a_record_says_which_limit_a_seed_is_beyond() -> None:
     assert EffortRecord(1, 1.0, "auto", 2**63 - 1).seed == 2**63 - 1
     with pytest.raises(InputError, match=r"effort\.seed must be a whole number < 2\^63"):
-        EffortRecord(1, 1.0, "auto", 2**63)
+        replace(record(), effort=EffortRecord(1, 1.0, "auto", 2**63))
     with pytest.raises(InputError, match=r"effort\.seed must be a whole number >= 0, got -1"):
-        EffortRecord(1, 1.0, "auto", -1)
+        replace(record(), effort=EffortRecord(1, 1.0, "auto", -1))
 
 
 def test_one_path_or_text_alone_is_taken_as_a_list_of_one(tmp_path: Path) -> None:
