@@ -54,7 +54,10 @@ def launch_document(family: KernelFamily, plan: LaunchPlan) -> dict[str, Any]:
         ],
         "workspace_bytes": plan.workspace_bytes,
         "zeroed_bytes": plan.zeroed_bytes,
-        "tensor_maps": [asdict(each) for each in plan.maps],
+        "tensor_maps": [
+            {key: value for key, value in asdict(each).items() if (key, value) != ("region", None)}
+            for each in plan.maps
+        ],
         "runtime": dict(zip(family.runtime_parameters, plan.runtime, strict=True)),
     }
 
@@ -74,7 +77,11 @@ def launch_note(family: KernelFamily, plan: LaunchPlan, problem: Problem) -> str
         zeroed = f", the first {plan.zeroed_bytes} zero" if plan.zeroed_bytes else ""
         text += f"; workspace of {plan.workspace_bytes} bytes{zeroed}"
     if plan.maps:
-        boxes = (f"{each.operand} in boxes of {_times(each.box)}" for each in plan.maps)
+        boxes = (
+            f"{each.operand}{' of the workspace' if each.region else ''} in boxes of "
+            f"{_times(each.box)}"
+            for each in plan.maps
+        )
         text += f"; tensor maps of {' and '.join(boxes)} elements, as stored"
     if plan.runtime:
         values = zip(family.runtime_parameters, plan.runtime, strict=True)

@@ -79,9 +79,11 @@ def launch_lines(family: KernelFamily, constants: Mapping[str, Value], layout: s
                 where = ""
             else:
                 where = f", where {told(each.when)}"
+            shared = told(each.shared_bytes)
+            memory = "" if shared == "0" else f", {shared} bytes of dynamic shared memory"
             yield (
                 f"  {place} it{where}: {each.kernel}, grid {extents(each.grid)}, "
-                f"block {extents(each.block)}"
+                f"block {extents(each.block)}{memory}"
             )
 
     shared = told(launch.shared_bytes)
@@ -101,11 +103,15 @@ def launch_lines(family: KernelFamily, constants: Mapping[str, Value], layout: s
         size = f"{rows} rows and {columns} columns"
         if each.operand in written:
             size = f"{rows} rows of {columns} bytes"
+        of = f"{each.operand} as stored"
+        if (region := each.region) is not None:
+            of = (
+                f"{told(region.rows)} x {told(region.columns)} {region.dtype}, rows "
+                f"{told(region.leading)} apart, at byte {told(region.offset)} of the workspace"
+            )
         swizzled = f", swizzled in {each.swizzle} bytes" if each.swizzle else ""
         rounded = f", rounded to {each.rounded}" if each.rounded else ""
-        lines.append(
-            f"  {each.argument}: boxes of {size} of {each.operand} as stored{swizzled}{rounded}"
-        )
+        lines.append(f"  {each.argument}: boxes of {size} of {of}{swizzled}{rounded}")
     lines += [*auxiliary("before", launch.before), *auxiliary("after", launch.after)]
     lines += _definitions(family, constants, names)
     return [part for line in lines for part in _wrapped(line)]

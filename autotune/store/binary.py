@@ -9,7 +9,13 @@ from msgspec import Meta, Struct, structs
 
 from autotune.core.checks import AnyLine, Identifier, Line, Sha256, Whole, checked, wrong
 from autotune.core.errors import InputError
-from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, MappedOperand
+from autotune.families.gpu.launch import (
+    Binary,
+    LaunchPlan,
+    LaunchStep,
+    MappedOperand,
+    MappedRegion,
+)
 
 _THREADS_LIMIT = 1024
 
@@ -25,12 +31,26 @@ class _Step(Struct):
     cluster: tuple[Count, Count, Count] = (1, 1, 1)
 
 
+class _Region(Struct):
+    dtype: Line
+    offset: Whole
+    rows: Count
+    columns: Count
+    leading: Count
+
+
 class _Map(Struct):
     operand: Line
     transposed: bool
     box: tuple[Count, Count]
     swizzle: Whole
     rounded: AnyLine
+    region: _Region | None = None
+
+    @property
+    def operand_map(self) -> MappedOperand:
+        region = None if self.region is None else MappedRegion(**structs.asdict(self.region))
+        return MappedOperand(**{**structs.asdict(self), "region": region})
 
 
 class _Document(Struct, kw_only=True):
@@ -86,6 +106,7 @@ class BinaryRecord:
     def to_json(self) -> dict[str, Any]:
         """The record as a JSON-able document."""
         maps = [{**asdict(each), "box": list(each.box)} for each in self.launch.maps]
+        maps = [{k: v for k, v in each.items() if (k, v) != ("region", None)} for each in maps]
         return {
             "digest": self.digest,
             "architecture": self.architecture,
@@ -129,6 +150,6 @@ class BinaryRecord:
             workspace_bytes=read.workspace_bytes,
             runtime=read.runtime,
             zeroed_bytes=read.zeroed_bytes,
-            maps=tuple(MappedOperand(**structs.asdict(each)) for each in read.maps),
+            maps=tuple(each.operand_map for each in read.maps),
         )
         return cls(read.digest, read.architecture, launch, read.support, read.layout)

@@ -23,7 +23,7 @@ from autotune.cli.records import shipped
 from autotune.core.configuration import Candidate
 from autotune.core.device import DeviceFingerprint
 from autotune.core.paths import CacheLocations
-from autotune.families.gpu.launch import LaunchPlan, LaunchStep, MappedOperand
+from autotune.families.gpu.launch import LaunchPlan, LaunchStep, MappedOperand, MappedRegion
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord, TuningCache
 from autotune.targets.families import find_operation, load_families
@@ -321,10 +321,36 @@ def test_what_strangers_wrote_stays_in_the_record(tmp_path: Path, form: str) -> 
         compile((folder / f"{NAME}.py").read_text(), NAME, "exec")
 
 
-def test_kernels_that_take_tensor_maps_are_refused(tmp_path: Path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("form", "file", "told"),
+    [
+        ("python", f"{NAME}.py", '("split", (1, 1, 1), (32, 1, 1), 60000),'),
+        ("cpp", f"{NAME}.hpp", '{"split", {1, 1, 1}, {32, 1, 1}, 60000},'),
+    ],
+)
+def test_kernels_before_have_dynamic_shared_memory(
+    tmp_path: Path, form: str, file: str, told: str
+) -> None:
+    split = LaunchStep("split", (1, 1, 1), (32, 1, 1), 60000)
+    plan = LaunchPlan(PROBLEM.shape, (split, LaunchStep("gemm", (2, 1, 1), (64, 1, 1))))
+    digest = hashlib.sha256(CUBIN).hexdigest()
+    made = stored(binary=BinaryRecord(digest, "sm_90", plan))
+    assert told in (export(made, tmp_path / "out", "--format", form) / file).read_text()
+
+
+@pytest.mark.parametrize(
+    "mapped",
+    [
+        MappedOperand("A", False, (64, 32)),
+        MappedOperand("high", False, (64, 64), region=MappedRegion("bfloat16", 0, 8, 64, 64)),
+    ],
+)
+def test_kernels_that_take_tensor_maps_are_refused(
+    tmp_path: Path, mapped: MappedOperand, capsys
+) -> None:
     made = stored()
     assert made.binary is not None
-    launch = replace(made.binary.launch, maps=(MappedOperand("A", False, (64, 32)),))
+    launch = replace(made.binary.launch, maps=(mapped,))
     made = stored(binary=replace(made.binary, launch=launch), median_s=2e-3)
     assert main(["export", made.id, str(tmp_path / "out")]) == 2
     (told,) = capsys.readouterr().err.splitlines()

@@ -22,7 +22,13 @@ from autotune.core.errors import InputError, LaunchError
 from autotune.distributed.machine.local import LocalKernel
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.distributed.machine.products import Products
-from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep, MappedOperand
+from autotune.families.gpu.launch import (
+    Binary,
+    LaunchPlan,
+    LaunchStep,
+    MappedOperand,
+    MappedRegion,
+)
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import Retained, activated, driver, wait
 from autotune.gpu.interface import Boxes, Driver, DriverError
@@ -382,6 +388,26 @@ class TestTensorMaps:
             wanted[number] = to, columns, rows, 2 * apart
         assert [each[:4] for each in self.maps()] == wanted
         assert all(each[0] % 16 == 0 for each in self.maps())
+
+    def test_regions_are_described_where_the_workspace_is(self) -> None:
+        """No operand is copied for them, so no kernels that copy are needed."""
+        region = MappedRegion("bfloat16", 256, 40, 72, 80)
+        plan = LaunchPlan(
+            self.SIZES,
+            (LaunchStep("gemm", (1, 1, 1), (32, 1, 1)),),
+            workspace_bytes=8192,
+            maps=(MappedOperand("high", False, (64, 64), 128, region=region),),
+        )
+        program = self.program(plan=plan, support=b"")
+        assert not program.copies
+        GpuKernel(program).launch((1 << 20) + 4, 73, 1 << 21, 25, 1 << 22, 24)
+        packed = arguments_of_launch(-1)
+        size = struct.calcsize(f"{'iiifPiPifPi'}P")
+        (workspace,) = struct.unpack_from("P", packed, size - struct.calcsize("P"))
+        (address, *rest) = MAP.unpack_from(packed, -(-size // 64) * 64)
+        assert workspace
+        assert address == workspace + 256
+        assert rest[:5] == [72, 40, 160, 64, 64]
 
     def test_results_have_a_map_where_they_can(self) -> None:
         """Of their own element type; nothing is copied where they lie badly."""

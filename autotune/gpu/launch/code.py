@@ -157,9 +157,10 @@ class Wanted:
 
     def _requests(self, source: Source) -> list[CompileRequest]:
         family, launch = self.planner.family, self.planner.family.launch
+        mapped = launch is not None and any(each.region is None for each in launch.tensor_maps)
         own = architecture_of(family, self.architecture)
         wanted = [CompileRequest(source, family.name, own)]
-        if self._layout != self.problem.layout or (launch is not None and launch.tensor_maps):
+        if self._layout != self.problem.layout or mapped:
             support = support_source(self.problem.dtype)
             wanted.append(CompileRequest(support, SUPPORT_FAMILY, self.architecture))
         return wanted

@@ -16,7 +16,7 @@ from autotune.operations.parts import parsed
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from autotune.families.gpu.launch import Extents, LaunchPlan, MappedOperand
+    from autotune.families.gpu.launch import Extents, LaunchPlan, MappedOperand, MappedRegion
     from autotune.gpu.interface import Module
     from autotune.gpu.launch.program import GpuProgram
     from autotune.gpu.launch.scratch import Allocate
@@ -137,6 +137,23 @@ class Output:
         return self._map(address, stride)
 
 
+class Area:
+    """A region of the workspace, where kernels are given a tensor map of it.
+
+    Args:
+        mapped: its tensor map.
+        region: where it lies.
+    """
+
+    def __init__(self, mapped: MappedOperand, region: MappedRegion) -> None:
+        self._offset, self._leading = region.offset, region.leading
+        self._map = _encoder(mapped, region.dtype, (region.rows, region.columns))
+
+    def tensor_map(self, workspace: int) -> bytes:
+        """The tensor map of the region in a workspace at an address."""
+        return self._map(workspace + self._offset, self._leading)
+
+
 def together(first: Input | None, second: Input | None, support: Module | None) -> CopyBoth | None:
     """A function that copies two operands by one launch; None where that is not for both.
 
@@ -161,15 +178,15 @@ def together(first: Input | None, second: Input | None, support: Module | None) 
 
 def inputs_of(
     program: GpuProgram, plan: LaunchPlan, support: Module | None
-) -> tuple[dict[str, Input], list[Input | Output]]:
-    """Operands that kernels do not merely read where they lie, by name; and those with maps.
+) -> tuple[dict[str, Input], list[Input | Output | Area]]:
+    """Operands that kernels do not merely read where they lie, by name; and what has maps.
 
     Raises:
         LaunchError: they are not there.
     """
     defined = program.defined
     sizes = dict(zip(defined.sizes, plan.sizes, strict=True))
-    maps = {mapped_operand.operand: mapped_operand for mapped_operand in plan.maps}
+    maps = {each.operand: each for each in plan.maps if each.region is None}
     flips = dict(zip("AB", program.flips, strict=True))
     layout = dict(zip("AB", program.layout, strict=True))
     made: dict[str, Input] = {}
@@ -192,7 +209,10 @@ def inputs_of(
         stored = (columns, rows) if layout.get(name) == "t" else (rows, columns)
         made[name] = Input(name, program.dtype, stored, flipped, maps.get(name), support)
     mapped |= made
-    return made, [mapped[mapped_operand.operand] for mapped_operand in plan.maps]
+    return made, [
+        mapped[each.operand] if each.region is None else Area(each, each.region)
+        for each in plan.maps
+    ]
 
 
 def _encoder(

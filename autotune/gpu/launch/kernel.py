@@ -12,7 +12,7 @@ from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import LaunchError
 from autotune.gpu.driver import activated, describe, driver, driver_errors
-from autotune.gpu.launch.inputs import inputs_of, packing, together
+from autotune.gpu.launch.inputs import Area, inputs_of, packing, together
 from autotune.gpu.launch.scratch import Scratch, SharedScratch
 from autotune.operations.parts import Kind, operand_arguments
 
@@ -129,7 +129,8 @@ class GpuKernel:
 
             return enqueue_product
         # The place of an address in a call, which the distance of its rows follows.
-        at = {operand: order.given.index(operand.name) for operand in {*inputs.values(), *mapped}}
+        operands = [*inputs.values(), *(each for each in mapped if not isinstance(each, Area))]
+        at = {each: order.given.index(each.name) for each in operands}
         pair = inputs if program.is_product else {}
         copy_both = together(pair.get("A"), pair.get("B"), support)
 
@@ -161,8 +162,10 @@ class GpuKernel:
                     zeroed = plan.zeroed_bytes
                     last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
                 maps = [
-                    operand.tensor_map(*placed[at[operand] : at[operand] + 2])
-                    for operand in mapped
+                    each.tensor_map(last[0])
+                    if isinstance(each, Area)
+                    else each.tensor_map(*placed[at[each] : at[each] + 2])
+                    for each in mapped
                 ]
                 run(pack(*arranged(sizes, placed), *last, *maps), stream)
 

@@ -54,7 +54,7 @@ class GpuProgram:
     @property
     def copies(self) -> bool:
         """Are operands copied before a launch, always or where they lie badly?"""
-        return any(self.flips) or bool(self.plan.maps)
+        return any(self.flips) or any(each.region is None for each in self.plan.maps)
 
     @property
     def is_product(self) -> bool:
