@@ -69,9 +69,9 @@ class Language:
             take, may be part of.
         headers: whether sources may include headers in quotes, which become part of them.
         kernels: names of the kernels of emitted text; None where a source has one only.
-        launched: whether families say how they are launched and what one block needs ([launch]).
-        block_restrictions: limits on what one block needs, for families that are launched; the
-            argument is the least number of blocks that must be resident at once, an expression.
+        block_restrictions: limits on what one block needs, where families say how they are
+            launched ([launch]); the argument is the least number of blocks that must be resident
+            at once, an expression. None where kernels are called and not launched.
         runtime: whether kernels take parameters at the call (`runtime = true`).
         mapped: whether kernels may take tensor maps, run in clusters, and use features of one
             architecture alone.
@@ -94,8 +94,7 @@ class Language:
     lay_out: Callable[[str, str], str] | None = None
     headers: bool = False
     kernels: Callable[[str], tuple[str, ...]] | None = None
-    launched: bool = False
-    block_restrictions: Callable[[str], tuple[Restriction, ...]] = lambda resident_blocks: ()
+    block_restrictions: Callable[[str], tuple[Restriction, ...]] | None = None
     runtime: bool = True
     mapped: bool = False
     featured: Callable[[str], str] = str
@@ -104,6 +103,11 @@ class Language:
     threaded: bool = False
     local: Mapping[str, Delegate] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
+
+    @property
+    def launched(self) -> bool:
+        """Whether families say how they are launched."""
+        return self.block_restrictions is not None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -209,7 +209,7 @@ class _Languages(Mapping[str, "Language"]):
         return len(target_classes())
 
     def __contains__(self, target: object) -> bool:
-        return target in target_names() and any(target == each for each in self)
+        return target in target_names()
 
 
 LANGUAGES: Mapping[str, Language] = _Languages()

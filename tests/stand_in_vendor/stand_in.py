@@ -21,6 +21,7 @@ from autotune.core.errors import CompileError, UnknownNameError
 from autotune.core.limits import GpuLimits
 from autotune.families.family import Language
 from autotune.families.gpu import cuda_source
+from autotune.families.gpu.occupancy import limit_restrictions
 from autotune.gpu.interface import DriverError
 from autotune.gpu.target import LIMIT_NAMES, GpuTarget
 from autotune.gpu.vendor import Compiled, KernelResources
@@ -305,7 +306,7 @@ class StandInTarget(GpuTarget):
             names=cuda_source.names,
             reserved=cuda_source.reserved,
             suffix=".cu",
-            launched=True,
+            block_restrictions=limit_restrictions,
         )
 
 

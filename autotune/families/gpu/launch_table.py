@@ -84,6 +84,7 @@ def launch_restrictions(
     for name in _BLOCK_NEEDS:
         if name not in scope:
             top.fail(f"derived.{name}", "is missing: device limits are checked against it")
+    assert language.block_restrictions is not None
     yield from language.block_restrictions(launch.resident_blocks.text)
     for kernel in (*launch.before, *launch.after):
         if kernel.shared_bytes is not ZERO:

@@ -49,7 +49,6 @@ class CudaTarget(GpuTarget):
             lay_out=laid_out,
             headers=True,
             kernels=kernels_of,
-            launched=True,
             block_restrictions=limit_restrictions,
             mapped=True,
             featured="{}a".format,
@@ -102,7 +101,6 @@ class NumbaCudaTarget(CudaTarget):
         return Language(
             limits=LIMIT_NAMES,
             check=check_module,
-            launched=True,
             block_restrictions=limit_restrictions,
             runtime=False,
             settings=numba_settings,
