@@ -1,177 +1,290 @@
-"""The parent's side of a worker process: how it is started, how it ended, what it left behind."""
+"""The child's side of a worker process: it answers requests, and compares what they leave behind.
+
+Emitted code computes and returns; code of others' families may do anything. A process that it has
+changed measures and judges whatever comes next differently, so that it must be replaced.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import os
-import secrets
+import resource
 import signal
-import subprocess
+import stat
 import sys
 import tempfile
-import weakref
-from collections.abc import Mapping
+import time
+import traceback
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import Any, TypeAlias
 
-from autotune.core.errors import WorkerError
-from autotune.core.interpreter import python
 from autotune.measuring.channel import Channel
+from autotune.measuring.processes import Failure, FailureKind, Handler
+from autotune.measuring.replies import encode
 
-MARK = "AUTOTUNE_WORKER"
-"""The variable by which whatever a worker started is found again, however it hides."""
+SETTLE_S = 1.0
+"""How long new threads may go on computing: those of a library spin for a while before they
+sleep."""
 
-RENEW_ANSWERS = 64
-"""Answers after which a child that may be replaced is."""
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""Variables that let an OpenMP library bind the calling thread when it starts its own."""
 
-RENEW_BYTES = 256 << 20
-"""Bytes by which it may have grown before."""
+_SPINNING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+"""Variables that let threads of an OpenMP library wait for work without ever sleeping."""
 
-_BOOT = "from autotune.measuring.processes import serve; serve(*map(int, sys.argv[1:]))"
+_NOTES = (b"__", b"KMP_")
+"""First letters of variables that OpenMP libraries, and those who load them, set."""
+
+_ACTION_WORDS = 32
+"""More than a `struct sigaction` takes anywhere. The handler is its first word."""
+
+_SET_PARENT_DEATH_SIGNAL = 1
+_SET_CHILD_SUBREAPER = 36
+
+_LIBRARY = ctypes.CDLL(None)
+_TASKS = Path("/proc/self/task")
 
 
-class Child:
-    """A running child: its process, the channel to it, and what it printed.
+def serve(descriptor: int, parent: int, watched: int) -> None:
+    """Be a worker: build the handler, then answer requests until the parent is gone.
 
     Args:
-        environment: variables to set on top of the inherited ones.
-        watched: whether a request may not change the process.
-        patience_s: seconds that the child may take to read what it is sent.
-
-    Raises:
-        WorkerError: no process can be started.
-
-    Attributes:
-        channel: to ask it.
-        ready: whether it has started, as far as is known.
-        answered: requests that it has answered.
+        descriptor: of the inherited socket.
+        parent: the parent's process id.
+        watched: whether requests may not change this process.
     """
-
-    def __init__(self, environment: Mapping[str, str], watched: bool, patience_s: float) -> None:
-        mark = f"{os.getpid()}-{secrets.token_hex(8)}"
-        with contextlib.ExitStack() as opened:
-            try:
-                self.channel, theirs = Channel.pair(patience_s)
-                opened.callback(self.channel.close)
-                with theirs:  # only the child holds its end: its death is an end of file
-                    # Native code prints where it likes; none of it may reach the parent's
-                    # standard output. The last line is kept for `epitaph`.
-                    self._printed = opened.enter_context(_scratch_file())
-                    self.process = subprocess.Popen(
-                        python(_BOOT, *map(str, (theirs.fileno(), os.getpid(), int(watched)))),
-                        stdin=subprocess.DEVNULL,
-                        stdout=self._printed,
-                        stderr=self._printed,
-                        pass_fds=[theirs.fileno()],
-                        env={**os.environ, **environment, MARK: mark},
-                        # Its own process group: killed as a whole, and spared the terminal's
-                        # Ctrl-C, which is for the parent to handle.
-                        start_new_session=True,
-                    )
-            except OSError as error:
-                raise WorkerError(
-                    f"a worker process cannot be started: {error}: see the limits of open files "
-                    "and of processes (ulimit -n, ulimit -u), and sys.executable"
-                ) from error
-            opened.pop_all()
-        self.ready = False
-        self.answered = 0
-        self._begun_bytes = 0
-        # Also for a worker that nobody closed: at the latest when the interpreter exits.
-        self._finalizer = weakref.finalize(
-            self, _end, os.getpid(), self.process, self.channel, self._printed, mark
-        )
-
-    def end(self, grace_s: float) -> None:
-        """Close the channel, which asks the child to exit; kill it when it has not in time."""
-        self.channel.close()
-        if grace_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace_s)
-        self._finalizer()
-
-    def epitaph(self) -> str:
-        """How the child ended, in one line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
+    _die_with(parent)
+    channel = Channel.hidden(descriptor)
+    with contextlib.suppress(EOFError, OSError):
+        entry, arguments = channel.requested()
+        handler: Handler | None = None
         try:
-            code = self.process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            return "closed its connection and hung"
-        text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 500))
-        last = self._printed.read().decode(errors="replace").strip().rpartition("\n")[2]
-        return f"{text}: {last[:200]}" if last else text
-
-    @property
-    def innocent(self) -> bool:
-        """Whether the death of this child may be the doing of others than its last request.
-
-        What it answered before may have left damage behind, and who kills is not the child.
-        """
-        return self.answered > 0 or self.process.poll() == -signal.SIGKILL
-
-    def note_answer(self) -> None:
-        """Count an answer, and see how large the child is by the first."""
-        if not self.answered:
-            self._begun_bytes = _resident_bytes(self.process.pid)
-        self.answered += 1
-
-    @property
-    def has_grown(self) -> bool:
-        """Whether it has answered so much, or grown so much since, that another serves better."""
-        if self.answered < 2:
-            return False
-        grown = _resident_bytes(self.process.pid) - self._begun_bytes
-        return self.answered >= RENEW_ANSWERS or grown > RENEW_BYTES
+            handler = entry(*arguments)
+            reply = encode(None)
+        except Exception as error:  # a process boundary: the parent raises it
+            reply = encode(_raised(error))
+        channel.answer(reply)
+        watch = ProcessWatch() if watched else None
+        while handler is not None:
+            request = channel.requested()
+            if watch is not None:
+                watch.begin()
+            try:
+                reply = encode(handler(request))
+            except Exception as error:  # a process boundary: the parent decides what it means
+                reply = encode(_raised(error))
+            if watch is not None and (changed := watch.end()):
+                reply = encode(Failure(FailureKind.CHANGED, changed))
+            channel.answer(reply)
 
 
-def _scratch_file() -> IO[bytes]:
-    """A file without a name; in memory where that can be, as the temporary folder may be gone."""
+def _raised(error: Exception) -> Failure:
+    message = " ".join(str(error).split())[:300]
+    name = type(error).__name__
+    return Failure(
+        FailureKind.RAISED,
+        f"{name}: {message}" if message else name,
+        "".join(traceback.format_exception(error)),
+    )
+
+
+def _die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent dies, even while it hangs."""
     if sys.platform == "linux":
-        return os.fdopen(os.memfd_create("printed", os.MFD_CLOEXEC), "w+b")
-    return tempfile.TemporaryFile()
+        _LIBRARY.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before that
+        os._exit(1)
 
 
-def _end(
-    owner: int,
-    process: subprocess.Popen[bytes],
-    channel: Channel,
-    printed: IO[bytes],
-    mark: str,
-) -> None:
-    if os.getpid() != owner:  # a child by fork has a copy, and the worker is its parent's
-        channel.close()
-        printed.close()
-        return
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    for left in _marked(mark):
+ProcessState: TypeAlias = Mapping[str, Any]
+"""State that must not change while a request is handled, by the words a change is reported in."""
+
+
+def read_state() -> ProcessState:
+    """The state of this process as it is now."""
+    return {name: read() for name, read in _STATE.items()}
+
+
+def changes(before: ProcessState, after: ProcessState) -> list[str]:
+    """Differences of two states, in words."""
+    return [
+        _describe(name, before[name], after[name]) for name in after if after[name] != before[name]
+    ]
+
+
+def _describe(name: str, before: Any, after: Any) -> str:
+    if name == "arithmetic":
+        return ", ".join(part for part in after if part)
+    if name == "environment":
+        entries = {entry.partition(b"=")[0].decode(errors="replace") for entry in before ^ after}
+        return f"environment ({', '.join(sorted(entries))})"
+    return name
+
+
+def undo_outside(before: ProcessState, after: ProcessState) -> None:
+    """Undo what would outlive the process: end its children, make the temporary folder."""
+    for child in after[_CHILDREN] - before[_CHILDREN]:
         with contextlib.suppress(OSError):
-            os.kill(left, signal.SIGKILL)
-    channel.close()
-    printed.close()
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)  # so that no zombie stays
+    folder, mode = before["temporary folder"]
+    if mode is not None and after["temporary folder"][1] is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(mode)
 
 
-def _marked(mark: str) -> list[int]:
-    """Processes that a worker left, also in groups and sessions of their own (Linux).
+class ProcessWatch:
+    """Compares the state of this process before and after a request.
 
-    They have inherited its environment, as the kernel keeps it.
+    Makes this process the one that orphans of its descendants become children of (Linux), so that
+    those which hide behind a second fork are seen as well.
     """
-    wanted = f"{MARK}={mark}".encode()
+
+    def __init__(self) -> None:
+        if sys.platform == "linux":
+            _LIBRARY.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.begin()
+
+    def begin(self) -> None:
+        """Take the state before a request."""
+        self._before = read_state()
+        self._threads = _threads()
+
+    def end(self) -> str:
+        """Changes by a request, in one line; empty when there are none.
+
+        After a change this process must not go on. What would outlive it is undone.
+        """
+        after = read_state()
+        found = changes(self._before, after)
+        if found:
+            undo_outside(self._before, after)
+        if _still_computing(self._threads):
+            found.append("threads left computing")
+        return f"changed the process: {', '.join(found)}" if found else ""
+
+
+def _arithmetic() -> tuple[str, str]:
+    """Subnormal numbers and rounding, computed with values that no compiler sees."""
+    smallest = float.fromhex(f"0x1p{sys.float_info.min_exp - 1}")
+    subnormal = math.ldexp(1.0, -1074)  # made of bits, not by arithmetic
+    kept = smallest * 0.5 != 0 and subnormal * 2.0**60 != 0
+    eps = sys.float_info.epsilon
+    # Up, down and towards zero differ from each other and from the nearest in one of these.
+    nearest = (1 + 0.25 * eps == 1, -1 - 0.25 * eps == -1, 1 - 0.125 * eps == 1)
+    return (
+        "" if kept else "flush-to-zero switched on",
+        "" if all(nearest) else "rounding mode changed",
+    )
+
+
+def _handlers() -> list[int]:
+    """Addresses of all signals' handlers, whoever set them: Python knows only of its own."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        # Those of others cannot be read, and some end meanwhile.
-        with contextlib.suppress(OSError):
-            if wanted in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+    for number in sorted(signal.valid_signals()):
+        action = (ctypes.c_size_t * _ACTION_WORDS)()
+        _LIBRARY.sigaction(number, None, action)
+        found.append(action[0])
     return found
 
 
-def _resident_bytes(pid: int) -> int:
-    """Memory of a process; 0 where the system does not tell (it is Linux that does)."""
+def _affinity() -> set[int]:
+    if sys.platform != "linux" or any(name in os.environ for name in _BINDING):
+        return set()
+    return os.sched_getaffinity(0)
+
+
+def _working_folder() -> str:
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except (OSError, ValueError, IndexError):
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        return str(Path.cwd())
+    except OSError:
+        return "removed"
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _environment() -> frozenset[bytes]:
+    """Variables of the C library: Python's are a copy, made at its start."""
+    entries: Any = ctypes.POINTER(ctypes.c_char_p).in_dll(_LIBRARY, "environ")
+    found: list[bytes] = []
+    while entries and entries[len(found)] is not None:
+        found.append(entries[len(found)])
+    return frozenset(entry for entry in found if not entry.startswith(_NOTES))
+
+
+def _temporary_folder() -> tuple[Path, int | None]:
+    folder = Path(tempfile.gettempdir())
+    try:
+        return folder, stat.S_IMODE(folder.stat().st_mode)
+    except OSError:
+        return folder, None
+
+
+def _children() -> set[int]:
+    found: set[int] = set()
+    for task in _threads():
+        # A thread may have ended, and some systems do not tell.
+        with contextlib.suppress(OSError):
+            found.update(map(int, (_TASKS / str(task) / "children").read_text().split()))
+    return found
+
+
+_CHILDREN = "child processes left behind"
+
+_STATE: dict[str, Callable[[], Any]] = {
+    "arithmetic": _arithmetic,
+    "signal handling": _handlers,
+    "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    "processor affinity": _affinity,
+    "niceness": lambda: os.getpriority(os.PRIO_PROCESS, 0),
+    "scheduling policy": lambda: (
+        os.sched_getscheduler(0) if hasattr(os, "sched_getscheduler") else 0
+    ),
+    "resource limits": lambda: {
+        name: resource.getrlimit(getattr(resource, name))
+        for name in dir(resource)
+        if name.startswith("RLIMIT_")
+    },
+    "working folder": _working_folder,
+    "file mode mask": _umask,
+    "environment": _environment,
+    "temporary folder": _temporary_folder,
+    _CHILDREN: _children,
+}
+
+
+def _threads() -> set[int]:
+    try:
+        return {int(task.name) for task in _TASKS.iterdir()}
+    except OSError:
+        return set()
+
+
+def _still_computing(before: set[int]) -> bool:
+    """Whether threads that were not there before go on computing."""
+    if any(name in os.environ for name in _SPINNING):
+        return False
+    deadline = time.monotonic() + SETTLE_S
+    while any(map(_is_runnable, _threads() - before)):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(2e-3)
+    return False
+
+
+def _is_runnable(thread: int) -> bool:
+    """Whether a thread runs, or would if the machine were not busy."""
+    try:
+        status = (_TASKS / str(thread) / "stat").read_text()
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[0] == "R"

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, WorkerError
-from autotune.measuring.closing import GRACE_S, Closing
-from autotune.measuring.processes import LOOK_S, Handler, WorkerProcess
+from autotune.measuring.processes import (
+    GRACE_S,
+    LOOK_S,
+    Closing,
+    Handler,
+    Options,
+    WorkerProcess,
+)
 
 
 class WorkerPool(Closing):
     """Worker processes with one entry, each waited for by a thread of its own.
 
     Args:
-        entry: as for `WorkerProcess`.
-        arguments: as for `WorkerProcess`.
+        entry: makes a worker's handler; see `WorkerProcess`.
+        arguments: picklable.
         count: how many workers at most; those are started that are needed.
-        environment: as for `WorkerProcess`.
-        watched: as for `WorkerProcess`.
-        replies: as for `WorkerProcess`.
-        renewed: as for `WorkerProcess`.
+        options: of every worker.
     """
 
     def __init__(
@@ -31,20 +34,9 @@ class WorkerPool(Closing):
         entry: Callable[..., Handler],
         *arguments: Any,
         count: int,
-        environment: Mapping[str, str] | None = None,
-        watched: bool = False,
-        replies: Any = Any,
-        renewed: bool = False,
+        **options: Unpack[Options],
     ) -> None:
-        self._make = partial(
-            WorkerProcess,
-            entry,
-            *arguments,
-            environment=environment,
-            watched=watched,
-            replies=replies,
-            renewed=renewed,
-        )
+        self._make = partial(WorkerProcess, entry, *arguments, **options)
         self._workers: list[WorkerProcess] = []
         # The one that was used last is asked first: it runs.
         self._idle: list[WorkerProcess] = []
@@ -93,7 +85,7 @@ class WorkerPool(Closing):
             requests: picklable.
             timeout_s: limit for each request.
             deadline: of the run that they are made for.
-            told: called before the first reply and after each with the number of those that came.
+            told: callback before the first reply and after each, with how many came.
 
         Returns:
             A reply or a `Failure` for each request, in their order; None for those that the end of
@@ -154,5 +146,5 @@ class _Either(Deadline):
 
     @property
     def remaining_s(self) -> float:
-        """Until the first of both."""
-        return min(each.remaining_s for each in self._both)
+        """Seconds until the first of both."""
+        return min(deadline.remaining_s for deadline in self._both)

@@ -12,26 +12,30 @@ parent: nothing that comes back is run or believed without its type.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import resource
+import secrets
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-import traceback
+import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, WorkerError
+from autotune.core.interpreter import python
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.channel import Channel
-from autotune.measuring.child import Child
-from autotune.measuring.closing import GRACE_S, Closing
-from autotune.measuring.process_state import ProcessWatch
-from autotune.measuring.replies import ReplyError, decode, encode
+from autotune.measuring.replies import ReplyError, decode
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 START_TIMEOUT_S = 120.0
 """Seconds a set of ranks has to start; an mpiexec may hang."""
@@ -44,10 +48,24 @@ STARTS = 2
 """How often a worker is started that dies, or is killed, before it is ready."""
 
 LOOK_S = 0.1
-"""Seconds after which whoever waits looks whether the run is to end sooner than it was."""
+"""Seconds after which a waiting caller looks whether the run is to end sooner than it was."""
+
+GRACE_S = 1.0
+"""Seconds that processes have to end by themselves, where nothing went wrong."""
+
+MARK = "AUTOTUNE_WORKER"
+"""Variable by which all that a worker started is found again, however it hides."""
+
+RENEW_ANSWERS = 64
+"""Answers after which a child that may be replaced is."""
+
+RENEW_BYTES = 256 << 20
+"""Bytes by which it may have grown before."""
+
+_BOOT = "from autotune.measuring.child import serve; serve(*map(int, sys.argv[1:]))"
 
 Handler = Callable[[Any], Any]
-"""What a worker's entry returns: called with each request, returns the reply."""
+"""Made by a worker's entry; called with each request, returns the reply."""
 
 
 class FailureKind(StrEnum):
@@ -87,6 +105,172 @@ class Failure:
         return Measurement(outcome, reason=f"{who}: {self.reason}" if who else self.reason)
 
 
+class Closing(ABC):
+    """Owner of processes, closed by a ``with`` block; after an error they are killed at once."""
+
+    @abstractmethod
+    def close(self, grace_s: float = GRACE_S) -> None:
+        """End the processes: ask, wait up to `grace_s` seconds, then kill them."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(GRACE_S if kind is None else 0.0)
+
+
+class Child:
+    """A running child: its process, the channel to it, and what it printed.
+
+    Args:
+        environment: variables to set on top of the inherited ones.
+        watched: whether a request may not change the process.
+
+    Raises:
+        WorkerError: no process can be started.
+
+    Attributes:
+        channel: to ask it.
+        ready: whether it has started, as far as is known.
+        answered: requests that it has answered.
+    """
+
+    def __init__(self, environment: Mapping[str, str], watched: bool) -> None:
+        mark = f"{os.getpid()}-{secrets.token_hex(8)}"
+        with contextlib.ExitStack() as opened:
+            try:
+                self.channel, theirs = Channel.pair(PREPARE_TIMEOUT_S)
+                opened.callback(self.channel.close)
+                with theirs:  # only the child holds its end: its death is an end of file
+                    # Native code prints where it likes; none of it may reach the parent's
+                    # standard output. The last line is kept for `epitaph`.
+                    self._printed = opened.enter_context(_scratch_file())
+                    self.process = subprocess.Popen(
+                        python(_BOOT, *map(str, (theirs.fileno(), os.getpid(), int(watched)))),
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._printed,
+                        stderr=self._printed,
+                        pass_fds=[theirs.fileno()],
+                        env={**os.environ, **environment, MARK: mark},
+                        # Its own process group: killed as a whole, and spared the terminal's
+                        # Ctrl-C, which is for the parent to handle.
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                raise WorkerError(
+                    f"a worker process cannot be started: {error}: see the limits of open files "
+                    "and of processes (ulimit -n, ulimit -u), and sys.executable"
+                ) from error
+            opened.pop_all()
+        self.ready = False
+        self.answered = 0
+        self._begun_bytes = 0
+        # Also for a worker that nobody closed: at the latest when the interpreter exits.
+        self._finalizer = weakref.finalize(
+            self, _end, os.getpid(), self.process, self.channel, self._printed, mark
+        )
+
+    def end(self, grace_s: float) -> None:
+        """Close the channel, which asks the child to exit; kill it when it has not in time."""
+        self.channel.close()
+        if grace_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace_s)
+        self._finalizer()
+
+    def epitaph(self) -> str:
+        """How the child ended, in one line."""
+        try:
+            code = self.process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            return "closed its connection and hung"
+        text = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 500))
+        last = self._printed.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return f"{text}: {last[:200]}" if last else text
+
+    @property
+    def innocent(self) -> bool:
+        """Whether its death may be the doing of others than its last request.
+
+        Earlier requests may have left damage behind, and who kills is not the child.
+        """
+        return self.answered > 0 or self.process.poll() == -signal.SIGKILL
+
+    def note_answer(self) -> None:
+        """Count an answer, and see how large the child is by the first."""
+        if not self.answered:
+            self._begun_bytes = _resident_bytes(self.process.pid)
+        self.answered += 1
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether it has answered so much, or grown so much since, that another serves better."""
+        if self.answered < 2:
+            return False
+        grown = _resident_bytes(self.process.pid) - self._begun_bytes
+        return self.answered >= RENEW_ANSWERS or grown > RENEW_BYTES
+
+
+def _scratch_file() -> IO[bytes]:
+    """A file without a name; in memory where that can be, as the temporary folder may be gone."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("printed", os.MFD_CLOEXEC), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _end(
+    owner: int, process: subprocess.Popen[bytes], channel: Channel, printed: IO[bytes], mark: str
+) -> None:
+    # A child by fork has a copy, and the worker is its parent's.
+    if os.getpid() == owner:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        # Processes that it left in groups and sessions of their own (Linux) have inherited its
+        # environment, as the kernel keeps it. Those of others cannot be read, and some end.
+        wanted = f"{MARK}={mark}".encode()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if wanted in path.read_bytes().split(b"\0"):
+                    os.kill(int(path.parent.name), signal.SIGKILL)
+    channel.close()
+    printed.close()
+
+
+def _resident_bytes(pid: int) -> int:
+    """Memory of a process; 0 where the system does not tell (it is Linux that does)."""
+    try:
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Options(TypedDict, total=False):
+    """Options of a worker.
+
+    Attributes:
+        environment: variables to set for the child on top of the inherited ones.
+        watched: whether a request fails that changes the child's process
+            (`autotune.measuring.child`), which is then replaced.
+        replies: the type of what the handler returns; see `autotune.measuring.replies.decode`.
+        renewed: whether the child is replaced once it has grown: it keeps nothing from one request
+            to the next, but compilers keep of every source.
+    """
+
+    environment: Mapping[str, str]
+    watched: bool
+    replies: Any
+    renewed: bool
+
+
 class WorkerProcess(Closing):
     """One child process that answers requests, started when first needed and again after a loss.
 
@@ -97,29 +281,17 @@ class WorkerProcess(Closing):
         entry: an importable function, called in the child with `arguments`; it returns the
             handler that is called with each request.
         arguments: picklable.
-        environment: variables to set for the child on top of the inherited ones.
-        watched: whether a request fails that changes the child's process
-            (`autotune.measuring.process_state`), which is then replaced.
-        replies: the type of what the handler returns; see `autotune.measuring.replies.decode`.
-        renewed: whether the child is replaced once it has grown (`autotune.measuring.child`):
-            it keeps nothing from one request to the next, but compilers keep of every source.
+        options: see `Options`.
     """
 
     def __init__(
-        self,
-        entry: Callable[..., Handler],
-        *arguments: Any,
-        environment: Mapping[str, str] | None = None,
-        watched: bool = False,
-        replies: Any = Any,
-        renewed: bool = False,
+        self, entry: Callable[..., Handler], *arguments: Any, **options: Unpack[Options]
     ) -> None:
-        self._entry = entry
-        self._arguments = arguments
-        self._environment = dict(environment or {})
-        self._watched = watched
-        self._replies = Failure | replies
-        self._renewed = renewed
+        self._start = entry, arguments
+        self._environment = options.get("environment", {})
+        self._watched = options.get("watched", False)
+        self._replies = Failure | options.get("replies", Any)
+        self._renewed = options.get("renewed", False)
         self._child: Child | None = None
         self._until = 0.0
         self._timeout_s = 0.0
@@ -150,8 +322,8 @@ class WorkerProcess(Closing):
         if self._child is not None and self._child.process.poll() is not None:
             self.close()
         if self._child is None:
-            self._child = Child(self._environment, self._watched, PREPARE_TIMEOUT_S)
-            self._send((self._entry, self._arguments))
+            self._child = Child(self._environment, self._watched)
+            self._send(self._child, self._start)
 
     def submit(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> None:
         """Send a request; its time limit runs from here, not from the start of the process.
@@ -171,10 +343,11 @@ class WorkerProcess(Closing):
         if self._renewed and self._child is not None and self._child.has_grown:
             self.close()
         self.spawn()
-        if self._child is not None and not self._child.ready:
+        if not self.ready:
             self._await_start()
         self._limit(timeout_s)
-        self._send(request)
+        if self._child is not None:
+            self._send(self._child, request)
 
     def collect(self) -> Any:
         """Wait for the reply to the request submitted last.
@@ -198,28 +371,27 @@ class WorkerProcess(Closing):
                     limit = f"no result within {self._timeout_s:g} s: killed"
                     return Failure(FailureKind.TIMED_OUT, limit)
             reply = decode(content, self._replies if child.ready else Failure | None)
-            if isinstance(reply, Failure) and reply.kind is FailureKind.CHANGED:
-                self.close(grace_s=0)
-            elif child.ready:
-                child.note_answer()
-            return reply
-        except OutOfTimeError:
-            self.close(grace_s=0)
-            raise
         except ReplyError as error:
             # A kernel has written to the socket, or over the memory of its process.
             self.close(grace_s=0)
             reason = f"sent what is no reply ({error}): killed"
             return Failure(FailureKind.DIED, reason, innocent=child.answered > 0)
+        except OutOfTimeError:
+            self.close(grace_s=0)
+            raise
         except Exception:  # usually EOFError: a process boundary
-            reason = child.epitaph()
-            innocent = child.innocent
+            reason, innocent = child.epitaph(), child.innocent
             self.close(grace_s=0)
             return Failure(FailureKind.DIED, reason, innocent=innocent)
         except BaseException:
             # The reply is still to come and would answer the next request.
             self.close(grace_s=0)
             raise
+        if isinstance(reply, Failure) and reply.kind is FailureKind.CHANGED:
+            self.close(grace_s=0)
+        elif child.ready:
+            child.note_answer()
+        return reply
 
     def call(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> Any:
         """Send a request and wait for its reply.
@@ -270,62 +442,8 @@ class WorkerProcess(Closing):
         self._timeout_s = timeout_s
         self._until = time.monotonic() + timeout_s
 
-    def _send(self, message: Any) -> None:
-        if self._child is not None:
-            # A child that is gone already shows in `collect`, which knows how it ended.
-            with contextlib.suppress(OSError):
-                self._child.channel.ask(message)
-
-
-def serve(descriptor: int, parent: int, watched: int) -> None:
-    """Be a worker: build the handler, then answer requests until the parent is gone.
-
-    Args:
-        descriptor: of the inherited socket.
-        parent: the parent's process id.
-        watched: whether requests may not change this process.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # crashes are expected here
-    _die_with(parent)
-    channel = Channel.hidden(descriptor)
-    with contextlib.suppress(EOFError, OSError):
-        entry, arguments = channel.requested()
-        handler: Handler | None = None
-        try:
-            handler = entry(*arguments)
-            reply = encode(None)
-        except Exception as error:  # a process boundary: the parent raises it
-            reply = encode(_raised(error))
-        channel.answer(reply)
-        watch = ProcessWatch() if watched else None
-        while handler is not None:
-            request = channel.requested()
-            if watch is not None:
-                watch.begin()
-            try:
-                reply = encode(handler(request))
-            except Exception as error:  # a process boundary: the parent decides what it means
-                reply = encode(_raised(error))
-            if watch is not None and (changes := watch.end()):
-                reply = encode(Failure(FailureKind.CHANGED, changes))
-            channel.answer(reply)
-
-
-def _raised(error: Exception) -> Failure:
-    message = " ".join(str(error).split())[:300]
-    name = type(error).__name__
-    return Failure(
-        FailureKind.RAISED,
-        f"{name}: {message}" if message else name,
-        "".join(traceback.format_exception(error)),
-    )
-
-
-def _die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent dies, even while it hangs."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before that
-        os._exit(1)
+    @staticmethod
+    def _send(child: Child, message: Any) -> None:
+        # A child that is gone already shows in `collect`, which knows how it ended.
+        with contextlib.suppress(OSError):
+            child.channel.ask(message)

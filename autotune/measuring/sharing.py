@@ -8,13 +8,19 @@ the process once.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from autotune.core.errors import WorkerError
-from autotune.measuring.closing import GRACE_S
-from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, Handler, WorkerProcess
+from autotune.measuring.processes import (
+    GRACE_S,
+    PREPARE_TIMEOUT_S,
+    Failure,
+    Handler,
+    Options,
+    WorkerProcess,
+)
 
 if TYPE_CHECKING:
     from autotune.core.deadline import Deadline
@@ -91,25 +97,16 @@ class SharedWorker:
         entry: an importable function, called in the child with `arguments` and a subject; returns
             `Subjects`.
         arguments: picklable.
-        environment: variables to set for the child on top of the inherited ones.
-        watched: whether a request that leaves the child changed counts as failed; see
-            `WorkerProcess`.
-        replies: the type of what subjects are answered with; see `WorkerProcess`.
+        options: of the process.
     """
 
     def __init__(
-        self,
-        entry: Callable[..., Subjects],
-        *arguments: Any,
-        environment: Mapping[str, str] | None = None,
-        watched: bool = False,
-        replies: Any = Any,
+        self, entry: Callable[..., Subjects], *arguments: Any, **options: Unpack[Options]
     ) -> None:
         self._entry = entry
         self._arguments = arguments
-        self._environment = environment
-        self._watched = watched
-        self._replies = replies
+        self._options = options
+        self._options["replies"] = _Unprepared | None | options.get("replies", Any)
         self._process: WorkerProcess | None = None
         self._coming: Any = None
         self._made: set[Any] = set()
@@ -124,28 +121,24 @@ class SharedWorker:
         """Requests that the child has answered; 0 while there is no child."""
         return 0 if self._process is None else self._process.answered
 
-    def begin(self, subject: Any, deadline: Deadline | None = None) -> None:
-        """Have what a subject needs made; does not wait for it.
+    def begin(self, subject: Any, deadline: Deadline | None = None) -> WorkerProcess:
+        """The process, which makes what a subject needs; does not wait for it.
 
         Args:
             subject: picklable and hashable.
             deadline: of the run.
         """
-        if self._process is None or self._process.pid is None:
+        process = self._process
+        if process is None or process.pid is None:
             self._coming, self._made = None, {subject}
-            self._process = WorkerProcess(
-                self._entry,
-                *self._arguments,
-                subject,
-                environment=self._environment,
-                watched=self._watched,
-                replies=_Unprepared | None | self._replies,
-            )
-            self._process.spawn()
-        elif self._process.ready and self._coming is None and subject not in self._made:
-            self._process.submit(_Prepare(subject), PREPARE_TIMEOUT_S, deadline)
+            process = WorkerProcess(self._entry, *self._arguments, subject, **self._options)
+            self._process = process
+            process.spawn()
+        elif process.ready and self._coming is None and subject not in self._made:
+            process.submit(_Prepare(subject), PREPARE_TIMEOUT_S, deadline)
             self._coming = subject
             self._made.add(subject)
+        return process
 
     def call(
         self, subject: Any, request: Any, timeout_s: float, deadline: Deadline | None = None
@@ -156,14 +149,12 @@ class SharedWorker:
             WorkerError: the worker does not start, or cannot make what the subject needs.
             OutOfTimeError: the run was over first.
         """
-        self.begin(subject, deadline)
-        self._arrive(subject, deadline)
-        reply = self._worker.call(_About(subject, request), timeout_s, deadline)
+        process = self._arrive(subject, deadline)
+        reply = process.call(_About(subject, request), timeout_s, deadline)
         if isinstance(reply, _Unprepared):
             self._made.discard(subject)
-            self.begin(subject, deadline)
-            self._arrive(subject, deadline)
-            reply = self._worker.call(_About(subject, request), timeout_s, deadline)
+            process = self._arrive(subject, deadline)
+            reply = process.call(_About(subject, request), timeout_s, deadline)
         return reply
 
     def close(self, grace_s: float = GRACE_S) -> None:
@@ -172,17 +163,13 @@ class SharedWorker:
         if self._process is not None:
             self._process.close(grace_s)
 
-    @property
-    def _worker(self) -> WorkerProcess:
-        assert self._process is not None
-        return self._process
-
-    def _arrive(self, subject: Any, deadline: Deadline | None) -> None:
-        """Wait for what `begin` has asked for; a process that others have used may die of them."""
+    def _arrive(self, subject: Any, deadline: Deadline | None) -> WorkerProcess:
+        """The process once it has what `begin` asks for; one that others used may die of them."""
+        process = self.begin(subject, deadline)
         coming, self._coming = self._coming, None
-        if coming is not None and isinstance(reply := self._worker.collect(), Failure):
-            self._worker.close(grace_s=0)
-            if reply.innocent:
-                self.begin(subject, deadline)
-            else:
+        if coming is not None and isinstance(reply := process.collect(), Failure):
+            process.close(grace_s=0)
+            if not reply.innocent:
                 raise WorkerError(f"operands of {coming} cannot be made: {reply.reason}")
+            process = self.begin(subject, deadline)
+        return process

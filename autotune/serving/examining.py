@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from autotune.core.errors import AutotuneError
-from autotune.measuring.closing import GRACE_S, Closing
-from autotune.measuring.processes import Failure, Handler, WorkerProcess
+from autotune.measuring.processes import GRACE_S, Closing, Failure, Handler, WorkerProcess
 from autotune.measuring.replies import decode, encode
 
 T = TypeVar("T")

@@ -28,7 +28,7 @@ from autotune.gpu.launch.code import make_program
 from autotune.gpu.nvidia import nvrtc
 from autotune.gpu.nvidia.cubin import read_cubin
 from autotune.gpu.nvidia.known_gpus import find_gpu
-from autotune.measuring.child import MARK
+from autotune.measuring.processes import MARK
 from autotune.model import TERMS, Entry, Portfolio
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import Kernel, load

@@ -16,8 +16,8 @@ from autotune.cpu import CpuEvaluator
 from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring import backend
-from autotune.measuring.child import MARK
 from autotune.measuring.evaluator import Effort
+from autotune.measuring.processes import MARK
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck

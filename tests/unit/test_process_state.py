@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.measuring.process_state import ProcessState
+from autotune.measuring.child import changes, read_state, undo_outside
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 
 if TYPE_CHECKING:
@@ -125,16 +125,16 @@ def test_threads_that_may_spin_for_ever_are_nobodys_deed(variable: str) -> None:
 
 
 def test_a_state_is_equal_to_itself() -> None:
-    state = ProcessState.read()
-    assert ProcessState.read() == state
-    assert ProcessState.read().changes_since(state) == []
+    state = read_state()
+    assert read_state() == state
+    assert changes(state, read_state()) == []
 
 
 def test_a_child_left_behind_is_ended_and_no_zombie_stays() -> None:
-    before = ProcessState.read()
+    before = read_state()
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        ProcessState.read().undo_outside(before)
+        undo_outside(before, read_state())
         with pytest.raises(ProcessLookupError):  # a zombie would still have its number
             os.kill(child.pid, 0)
     finally:

@@ -19,7 +19,7 @@ import pytest
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError, WorkerError
-from autotune.measuring import child
+from autotune.measuring import processes
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 from autotune.measuring.sharing import SharedWorker, Subjects
@@ -309,7 +309,7 @@ class TestRenewal:
     def test_a_worker_is_replaced_after_some_answers(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(child, "RENEW_ANSWERS", 2)
+        monkeypatch.setattr(processes, "RENEW_ANSWERS", 2)
         with WorkerPool(worker_entry, count=1, renewed=True) as pool:
             pids = [pool.run([("pid", None)], LONG_S)[0] for _ in range(6)]
         assert len(set(pids)) == 3
@@ -317,7 +317,7 @@ class TestRenewal:
 
     @pytest.mark.skipif(sys.platform != "linux", reason="the system does not tell")
     def test_a_worker_is_replaced_when_it_has_grown(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(child, "RENEW_BYTES", 50_000_000)
+        monkeypatch.setattr(processes, "RENEW_BYTES", 50_000_000)
         with WorkerPool(worker_entry, count=1, renewed=True) as pool:
             pid, again = (pool.run([("pid", None)], LONG_S)[0] for _ in range(2))
             assert again == pid
@@ -325,7 +325,7 @@ class TestRenewal:
             assert pool.run([("pid", None)], LONG_S)[0] != pid
 
     def test_others_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(child, "RENEW_ANSWERS", 1)
+        monkeypatch.setattr(processes, "RENEW_ANSWERS", 1)
         with WorkerPool(worker_entry, count=1) as pool:
             assert len({pool.run([("pid", None)], LONG_S)[0] for _ in range(3)}) == 1
 

@@ -14,7 +14,7 @@ from autotune.distributed.mpi.ranks.meeting import check_same
 from autotune.distributed.mpi.ranks.quiet import tell
 from autotune.distributed.mpi.ranks.ranks import Together, confirm, describe, follow
 from autotune.distributed.mpi.ranks.session import Session
-from autotune.measuring.closing import GRACE_S
+from autotune.measuring.processes import GRACE_S
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

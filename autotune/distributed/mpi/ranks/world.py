@@ -23,8 +23,14 @@ from autotune.distributed.mpi.patience import VARIABLE, patience_s
 from autotune.distributed.mpi.ranks.launched import descendants, processes
 from autotune.distributed.mpi.ranks.leftovers import mapped, sweep, unlink
 from autotune.measuring.channel import Channel
-from autotune.measuring.closing import GRACE_S, Closing
-from autotune.measuring.processes import LOOK_S, START_TIMEOUT_S, Failure, FailureKind
+from autotune.measuring.processes import (
+    GRACE_S,
+    LOOK_S,
+    START_TIMEOUT_S,
+    Closing,
+    Failure,
+    FailureKind,
+)
 from autotune.measuring.replies import ReplyError, decode
 
 # mpiexec dies with the process that starts it, and takes the ranks along. The death signal stays
