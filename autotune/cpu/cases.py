@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.core.errors import InputError
 from autotune.cpu.kernel import CpuProgram
 from autotune.families.gpu.planning import Planner
-from autotune.measuring.plan import FORMULA_PRODUCTS, HOST_PRODUCTS, affordable
+from autotune.measuring.rig import FORMULA_PRODUCTS, HOST_PRODUCTS, affordable
 from autotune.operations.cases import Case, small_case, special_cases
 from autotune.operations.problem import MatrixOperation, multiplies
 

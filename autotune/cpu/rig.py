@@ -22,11 +22,9 @@ from autotune.cpu.energy import energy_observer
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.kernel import CpuKernel
 from autotune.cpu.numba_start import import_numba
-from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling
-from autotune.measuring.rig import Pace, Probe
+from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace, Probe
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case

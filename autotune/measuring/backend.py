@@ -1,10 +1,11 @@
-"""What a target gives its evaluator: compilers, and a process that measures and may be lost."""
+"""A target's part of an evaluator: compilers, and a process that measures and may be lost."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.messages import Evaluate
@@ -22,31 +23,6 @@ if TYPE_CHECKING:
     from autotune.measuring.sharing import SharedWorker
     from autotune.operations.problem import Problem
 
-
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """A candidate that can be measured.
-
-    Attributes:
-        program: what it was compiled to.
-        details: what is known of it by that: compile time, registers.
-    """
-
-    program: Program
-    details: Mapping[str, float | int | str] = field(default_factory=dict)
-
-
-def compile_details(seconds: float, program: str) -> dict[str, float | int | str]:
-    """What a trial says of its compile: of which program it was, which several trials may have.
-
-    Args:
-        seconds: how long it took; 0 where the program had been compiled before, of which nothing
-            is said.
-        program: the source's name, with its digest.
-    """
-    return {"compile_s": seconds, "program": program} if seconds else {}
-
-
 RENEW_ANSWERS = 512
 """Requests that a process which measures has answered before a trial finds a fresh one."""
 
@@ -54,74 +30,104 @@ Baselines: TypeAlias = "dict[Problem, tuple[Vendor, Baseline]]"
 """The fastest vendor library of each problem that has been measured."""
 
 
-class Backend(Protocol):
-    """What a target adds: it compiles candidates, and asks a process that may be lost."""
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A candidate that can be measured.
+
+    Attributes:
+        program: what it was compiled to.
+        details: facts that are known by that: compile time, registers.
+    """
+
+    program: Program
+    details: Mapping[str, float | int | str] = field(default_factory=dict)
+
+
+def compile_details(seconds: float, program: str) -> dict[str, float | int | str]:
+    """Details of a trial about its compile, which several trials may have in common.
+
+    Args:
+        seconds: how long it took; 0 where the program had been compiled before, which leaves
+            nothing to tell.
+        program: the source's name, with its digest.
+    """
+    return {"compile_s": seconds, "program": program} if seconds else {}
+
+
+def judge_compile_failure(reply: Failure) -> Measurement:
+    """The measurement of a candidate whose compiler did not answer."""
+    return reply.judge(Outcome.COMPILE_FAILED, "compiler")
+
+
+class Backend(ABC):
+    """Compiles candidates, and asks a process that may be lost.
+
+    Attributes:
+        batch: candidates to have prepared at a time; see `Evaluator.batch`.
+        compiles_ahead: whether compilers work while a candidate is measured.
+        baselines: measured so far by all who share its processes.
+        observes: observations beside times, such as "joules" of a call; see `Objective.needs`.
+    """
 
     batch: int
-    """Candidates to have prepared at a time; see `Evaluator.batch`."""
-    compiles_ahead: bool
-    """Whether compilers work while a candidate is measured."""
+    compiles_ahead: bool = False
     baselines: Baselines
-    """Measured so far by all who share its processes."""
-    observes: frozenset[str]
-    """Observations beside times, such as "joules" of a call; see `Objective.needs`."""
+    observes: frozenset[str] = frozenset()
 
     @property
     def start_s(self) -> float:
         """Seconds that starting for the finals takes, as far as is known."""
-        ...
+        return 0.0
 
+    @abstractmethod
     def is_ready(self, candidate: Candidate) -> bool:
         """Whether a prepared candidate has been compiled."""
-        ...
 
+    @abstractmethod
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
         """Compile valid candidates that have not been compiled; see `Evaluator.prepare`."""
-        ...
 
+    @abstractmethod
     def prepared(
         self, candidate: Candidate, run: Deadline, report: Report
     ) -> Prepared | Measurement:
-        """What a candidate that was given to `prepare` came to, or why it is not measured."""
-        ...
+        """The program of a candidate that was given to `prepare`, or why it is not measured."""
 
+    @abstractmethod
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
         """The reply of the process that measures, or a `Failure`.
 
         Raises:
             OutOfTimeError: the run was over first.
         """
-        ...
 
+    @abstractmethod
     def renew(self) -> None:
         """End the process that measures: the next request finds another."""
-        ...
 
-    def begin_finals(self, run: Deadline) -> None:
+    def begin_finals(self, run: Deadline) -> None:  # noqa: B027 - most have nothing to do
         """The finals come next, which a process without a past may serve better."""
-        ...
 
     def binary(self, candidate: Candidate) -> Binary | None:
-        """What a measured candidate was compiled to; None where nothing can be kept of it."""
-        ...
+        """A measured candidate's binary; None where nothing outlives the program cache."""
+        return None
 
+    @abstractmethod
     def close(self) -> None:
         """End every process that is not another evaluator's."""
-        ...
 
 
 class Processes:
-    """What compiles and what measures, for one evaluator or for several in turn.
+    """Processes that compile and that measure, for one evaluator or for several in turn.
 
     Args:
         key: evaluators that differ in it share nothing.
-        worker: what measures.
-        compilers: what compiles, where that is a process of its own.
+        worker: measures.
+        compilers: compile, where that is a process of its own.
 
     Attributes:
         key: the same.
         worker: the same.
-        compilers: the same.
         baselines: of the problems that were measured here.
     """
 
@@ -130,8 +136,8 @@ class Processes:
     ) -> None:
         self.key = key
         self.worker = worker
-        self.compilers = compilers
         self.baselines: Baselines = {}
+        self.compilers = compilers
 
     def close(self) -> None:
         """End all of them."""
@@ -140,8 +146,8 @@ class Processes:
         self.worker.close()
 
 
-class WorkerBackend:
-    """The part of a `Backend` that is a worker process, shared with evaluators beside this one.
+class WorkerBackend(Backend):
+    """A `Backend` with a worker process, shared with evaluators beside this one.
 
     Args:
         key: see `Processes`.
@@ -149,27 +155,25 @@ class WorkerBackend:
         beside: whose processes may be used; it is not closed before this one.
     """
 
-    observes: frozenset[str] = frozenset()
-
     def __init__(
         self, key: object, make: Callable[[object], Processes], beside: Backend | None
     ) -> None:
         shared = beside.processes if isinstance(beside, WorkerBackend) else None
         self._owner = shared is None or shared.key != key
-        self.processes = make(key) if shared is None or shared.key != key else shared
+        self.processes: Processes = make(key) if shared is None or shared.key != key else shared
         self.baselines = self.processes.baselines
-        self.start_s = 0.0
 
     @property
     def compilers(self) -> WorkerPool:
-        """What compiles."""
-        assert self.processes.compilers is not None
+        """The processes that compile; a target has given them, or compiles elsewhere."""
+        if self.processes.compilers is None:
+            raise AttributeError("this target has no processes that compile")
         return self.processes.compilers
 
     @property
+    @abstractmethod
     def subject(self) -> Any:
-        """What the worker keeps operands of; see `SharedWorker`."""
-        raise NotImplementedError
+        """The worker keeps operands of it; see `SharedWorker`."""
 
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
         """The worker's reply, or a `Failure`."""
@@ -182,19 +186,7 @@ class WorkerBackend:
         """End the worker: memory may be damaged there."""
         self.processes.worker.close(grace_s=0)
 
-    def begin_finals(self, run: Deadline) -> None:
-        """Nothing: the worker that has measured goes on."""
-
-    def binary(self, candidate: Candidate) -> Binary | None:
-        """Nothing that outlives the program cache."""
-        return None
-
     def close(self) -> None:
         """End the processes, unless they are another evaluator's."""
         if self._owner:
             self.processes.close()
-
-
-def judge_compile_failure(reply: Failure) -> Measurement:
-    """The measurement of a candidate whose compiler did not answer."""
-    return reply.judge(Outcome.COMPILE_FAILED, "compiler")

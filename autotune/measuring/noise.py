@@ -1,4 +1,4 @@
-"""What disturbs a measurement: other load, throttled clocks, times that do not agree.
+"""Disturbances of a measurement: other load, throttled clocks, times that do not agree.
 
 Nothing here decides what to do about it: a disturbed measurement is made again, or stored with
 what disturbed it (`autotune.tuning.deciding`).
@@ -25,17 +25,17 @@ SPARE_CORES = 0.25
 machine does for itself is less."""
 
 _THROTTLED = ("hardware slowdown", "thermal", "hardware thermal", "power brake")
-"""What slows a GPU down for reasons of its own. A power cap is how large products run."""
+"""Reasons of a GPU's own. A power cap is none: it is how large products run."""
 
 
 def scatter(name: str, median_s: float, interval_s: tuple[float, float]) -> str:
-    """What the interval of a median says against it; empty when it is narrow enough."""
+    """Complaint about the interval of a median; empty when it is narrow enough."""
     spread = half_width(median_s, interval_s)
     return "" if spread <= WIDE else f"the median of {name} is known to ±{spread:.0%} only"
 
 
 def disturbance(medians: Sequence[float], best_s: float) -> str:
-    """What the times of a library say against their median; empty if it is near its best.
+    """Complaint about the median of a library's times; empty if it is near the best of them.
 
     Args:
         medians: of its turns, in seconds.
@@ -51,15 +51,15 @@ def disturbance(medians: Sequence[float], best_s: float) -> str:
 
 
 def disagreement(search_s: float | None, finals_s: float) -> str:
-    """What the time in the search says against that in the finals; empty when they agree."""
+    """Complaint about times in the search and the finals; empty when they agree."""
     if search_s is None or max(search_s, finals_s) <= DISAGREE * min(search_s, finals_s):
         return ""
     return f"{search_s * 1e3:.3g} ms in the search and {finals_s * 1e3:.3g} ms in the finals"
 
 
 def throttling(details: Mapping[str, float | int | str]) -> str:
-    """What slowed the GPU down when a candidate was measured; empty when nothing did."""
-    reasons = [each.strip() for each in str(details.get("throttle", "")).split(",")]
+    """Reasons for which the GPU was slowed down meanwhile; empty when there were none."""
+    reasons = [reason.strip() for reason in str(details.get("throttle", "")).split(",")]
     found = [reason for reason in reasons if reason in _THROTTLED]
     return f"the GPU was throttled ({', '.join(found)})" if found else ""
 
@@ -85,7 +85,7 @@ class Competition:
         self._started = self._read()
 
     def seen(self) -> str:
-        """What others did since, if it was in the way; empty if not, or where it is not known."""
+        """Complaint about the load of others since; empty if there was none, or it is unknown."""
         now = self._read()
         if now is None or self._started is None or now.at_s <= self._started.at_s:
             return ""
@@ -119,7 +119,7 @@ class _Usage:
 def _busy_seconds(proc: Path) -> float:
     first = (proc / "stat").read_text().split("\n", 1)[0].split()
     user, nice, system, _, _, interrupts, softer, steal = map(int, first[1:9])
-    return (user + nice + system + interrupts + softer + steal) / _ticks()
+    return (user + nice + system + interrupts + softer + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_seconds(proc: Path) -> float:
@@ -136,17 +136,9 @@ def _own_seconds(proc: Path) -> float:
         parents[process] = int(fields[1])
         # Its own user and system time, and that of children that it has waited for.
         ticks[process] = sum(map(int, fields[11:15]))
-    own = os.getpid()
-    return sum(time for process, time in ticks.items() if _descends(process, own, parents)) / (
-        _ticks()
-    )
-
-
-def _descends(process: int, ancestor: int, parents: Mapping[int, int]) -> bool:
-    while process not in (0, ancestor):
-        process = parents.get(process, 0)
-    return process == ancestor
-
-
-def _ticks() -> int:
-    return os.sysconf("SC_CLK_TCK")
+    own, total = os.getpid(), 0
+    for process, spent in ticks.items():
+        while process not in (0, own):
+            process = parents.get(process, 0)
+        total += spent if process == own else 0
+    return total / os.sysconf("SC_CLK_TCK")

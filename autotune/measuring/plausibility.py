@@ -60,7 +60,7 @@ class Ceiling:
             problem: what is computed.
             accuracy: the accuracy class that the kernel promises.
         """
-        output = next(each for each in problem.operands if each.written)
+        output = next(operand for operand in problem.operands if operand.written)
         operations, moved = 0.0, output.nbytes
         if multiplies(problem.defined):
             operations = problem.flops / ACCURACIES[accuracy].operations

@@ -50,11 +50,6 @@ class WorkerPool(Closing):
     ) -> Future[Any]:
         """Answer a request when a worker is free; returns at once.
 
-        Args:
-            request: picklable.
-            timeout_s: its time limit.
-            deadline: of the run that it is made for.
-
         Returns:
             The future reply, or `Failure`. It raises WorkerError when a worker does not start,
             OutOfTimeError when the run is over or the pool closed before that.
@@ -146,5 +141,4 @@ class _Either(Deadline):
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the first of both."""
         return min(deadline.remaining_s for deadline in self._both)

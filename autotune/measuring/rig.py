@@ -1,31 +1,93 @@
-"""What a target gives the process that measures: programs, loaded and put before operands.
+"""Harness of the process that measures: programs, loaded and put before operands.
 
-How a trial goes (`autotune.measuring.trial`) is the same everywhere; how a program is called, how
-its calls are timed and where its result is judged is not.
+A trial goes the same way everywhere (`autotune.measuring.trial`); how a program is called, how its
+calls are timed and where its result is judged is the target's.
+
+A kernel is verified before it is timed, at every case of its operation
+(`autotune.operations.cases`), at two of them once more on operands that hold NaN and infinity, and
+at the problem itself; while it is timed, in single elements that change between calls; after it
+was timed, on what its last call left and on another content of the problem's operands; in the
+finals in every turn and, on operands that nobody has seen, at everything again and in as many
+calls as there is time for. Targets leave out:
+
+cuda
+    The cases that a configuration is not valid for: a launch is planned for sizes, where other
+    targets call an entry that serves all.
+cpu
+    Those cases too, of other operations than matrix products; where none is left, a small one that
+    is valid is taken.
+    Cases of more than `HOST_PRODUCTS` multiplications, where a textbook loop takes a second for
+    what a GPU does at once, and, for a formula, of more than `FORMULA_PRODUCTS`, as it and its
+    reference are computed without a BLAS.
+hybrid
+    Read-only inputs: memory that a GPU copies from by itself is not write-protected. They are
+    compared after every call that is judged.
+hybrid, mpi
+    Changes of single elements between timed calls (`autotune.operations.poke`), and a bound that
+    no time may be below (`autotune.measuring.plausibility`): several processes or devices work.
+mpi
+    Padded rows, since ranks take whole operands without, and cases of more than `RANK_PRODUCTS`
+    multiplications: every rank makes a plan, with communicators of its own, for every case.
+
+On the CPU and on rank 0 the inputs of the problem are read-only memory while a kernel runs; those
+of the cases are not, so that a verdict can say which one was written.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from autotune.measuring.timing import time_calls, timed
+from autotune.operations.cases import Case, cases_of, special_cases
+from autotune.operations.verification import Verdict
+
 if TYPE_CHECKING:
     from autotune.core.measurement import Series
     from autotune.measuring.messages import Evaluated, Program, Vendor
     from autotune.measuring.plausibility import Ceiling
+    from autotune.operations.poke import Poke
     from autotune.operations.problem import Problem
-    from autotune.operations.verification import Verdict
+
+OTHER_CONTENTS = ("normal",)
+"""Distributions of the contents that the problem's operands have in turns, beside the uniform."""
+
+HOST_PRODUCTS = 2**25
+"""Multiplications of the largest case that a processor is asked for in every trial."""
+
+FORMULA_PRODUCTS = 2**20
+"""The same where what is computed is no matrix product."""
+
+RANK_PRODUCTS = 2**20
+"""The same for ranks, which share the processors and exchange what they multiply."""
 
 FIRST_RUNS = 2
 """Runs after which a candidate may be abandoned: the first one meets cold caches."""
 
 
+def affordable(problem: Problem, most: int, *, padded: bool = True) -> tuple[Case, ...]:
+    """The cases of a problem's operation with at most so many multiplications, and special ones.
+
+    Args:
+        problem: its own sizes do not matter.
+        most: multiplications of the largest.
+        padded: whether rows may be apart.
+    """
+    cases = [
+        case if padded else case.without_padding()
+        for case in cases_of(problem)
+        if problem.with_sizes(*case.sizes).flops <= 2 * most
+    ]
+    return (*cases, *special_cases(problem, cases))
+
+
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What the first runs of a program are worth, by what may hold them up.
+    """Evidence in the first runs of a program, by what may hold them up.
 
     Attributes:
         runs: runs after which it may be abandoned.
@@ -47,11 +109,7 @@ class Placed(Protocol):
         ...
 
     def judge(self, accuracy: str) -> Verdict:
-        """Judge memory and result after `once`.
-
-        Args:
-            accuracy: the accuracy class that the program promises.
-        """
+        """Judge memory and result after `once`, by the accuracy class the program promises."""
         ...
 
 
@@ -60,7 +118,7 @@ class Bench(Placed, Protocol):
 
     @property
     def contents(self) -> int:
-        """How many contents the operands have in turns."""
+        """Number of contents that the operands have in turns."""
         ...
 
     def turn(self) -> None:
@@ -91,7 +149,7 @@ class Bench(Placed, Protocol):
         ...
 
     def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:
-        """What else is worth keeping of calls that were just timed."""
+        """Further details of calls that were just timed."""
         ...
 
 
@@ -115,19 +173,19 @@ class Loaded(Protocol):
 
     @property
     def cases(self) -> Sequence[Any]:
-        """What it is verified at besides the problem, each for `place`."""
+        """Cases to verify it at besides the problem, each for `place`."""
         ...
 
     def place(self, case: Any) -> AbstractContextManager[Placed]:
-        """It before the operands of one of `cases`."""
+        """The program before the operands of one of `cases`."""
         ...
 
     def problem(self) -> AbstractContextManager[Bench]:
-        """It before the operands of the problem."""
+        """The program before the operands of the problem."""
         ...
 
     def probe(self, best_s: float | None) -> Probe | None:
-        """It before a smaller problem, where one says something about this.
+        """The program before a smaller problem, where one says something about this.
 
         Args:
             best_s: the best median so far, in seconds.
@@ -139,8 +197,8 @@ class Rig(Protocol):
     """The operands of one problem, and what calls programs on them.
 
     Attributes:
-        pace: what first runs are worth.
-        ceiling: what the device can do at most.
+        pace: evidence in first runs.
+        ceiling: the most that the device can do.
     """
 
     pace: Pace
@@ -173,9 +231,117 @@ class Rig(Protocol):
         ...
 
     def vendors(self) -> tuple[Vendor, ...]:
-        """What kernels are compared with; see `DescribeBaseline`."""
+        """Libraries to compare kernels with; see `DescribeBaseline`."""
         ...
 
     def failure(self, error: Exception) -> Evaluated | None:
-        """What an error says of the program; None where it is not the program's fault."""
+        """The verdict of an error on the program; None where it is not the program's fault."""
         ...
+
+
+class Operands(Protocol):
+    """A case's operands, and the judgement of what a call leaves there."""
+
+    @property
+    def contents(self) -> int:
+        """Number of contents that they have in turns."""
+        ...
+
+    def turn(self) -> None:
+        """Give them their next content."""
+        ...
+
+    def prepare(self) -> None:
+        """Put C into its state before a call."""
+        ...
+
+    def judge(self, accuracy: str) -> Verdict:
+        """Judge memory and result after a call that followed `prepare`."""
+        ...
+
+    def judge_again(self, accuracy: str) -> Verdict:
+        """The same after one of many calls: what was right before need not be computed again."""
+        ...
+
+
+class ClockedBench:
+    """A `Bench` of calls that return when they have computed: the host's clock times them.
+
+    Args:
+        operands: the case's.
+        call: the call.
+        interval: relative width of the confidence interval at which a median is known.
+        pause_s: how long what others did before is left to end.
+        poke: changes single elements of the operands between timed calls.
+    """
+
+    def __init__(
+        self,
+        operands: Operands,
+        call: Callable[[], object],
+        interval: float,
+        pause_s: float = 0.0,
+        poke: Poke | None = None,
+    ) -> None:
+        self._operands = operands
+        self._call = call
+        self._interval = interval
+        self._pause_s = pause_s
+        self._poke = poke
+
+    @property
+    def contents(self) -> int:
+        """Number of contents that the operands have in turns."""
+        return self._operands.contents
+
+    def turn(self) -> None:
+        """Give the operands their next content."""
+        self._operands.turn()
+
+    def once(self) -> float:
+        """Prepare and call: seconds of the call."""
+        self._operands.prepare()
+        return self.again()
+
+    def settle(self) -> float:
+        """Pause, then call."""
+        if self._pause_s:
+            time.sleep(self._pause_s)
+        return self.again()
+
+    def again(self) -> float:
+        """Seconds of one more call."""
+        return timed(self._call)
+
+    def series(
+        self,
+        expected_s: float,
+        budget_s: float,
+        *,
+        deadline_s: float,
+        enough: Callable[[float], bool],
+    ) -> Series:
+        """Time calls; see `time_calls`."""
+        return time_calls(
+            self._call,
+            expected_s=expected_s,
+            budget_s=budget_s,
+            interval=self._interval,
+            deadline_s=deadline_s,
+            enough=enough,
+            poke=self._poke,
+        )
+
+    def judge(self, accuracy: str) -> Verdict:
+        """Judge memory and result."""
+        return self._operands.judge(accuracy)
+
+    def judge_last(self, accuracy: str) -> Verdict:
+        """Judge memory, the result of the last call, and what single elements came to."""
+        if self._poke is not None and self._poke.flaw:
+            return Verdict(math.inf, self._poke.flaw)
+        return self._operands.judge_again(accuracy)
+
+    def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:
+        """Nothing beside the time."""
+        return {}

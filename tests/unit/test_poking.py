@@ -14,11 +14,10 @@ import numpy as np
 import pytest
 
 from autotune.core.measurement import Outcome
-from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, Visit
 from autotune.measuring.plausibility import UNKNOWN
-from autotune.measuring.rig import Pace, Rig
+from autotune.measuring.rig import ClockedBench, Pace, Rig
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
 from autotune.operations.formula import Formula

@@ -21,12 +21,10 @@ from autotune.distributed.hybrid.products import machine_with
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import describe, driver_errors
 from autotune.gpu.nvidia.cublas import CublasError
-from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.plausibility import UNKNOWN
-from autotune.measuring.rig import Pace
+from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import PRODUCT_CASES, Case, special_cases

@@ -13,7 +13,7 @@ from autotune.cpu.compiling import Compiled, compile_worker
 from autotune.distributed.mpi.messages import GpuProduct, LocalProduct, MpiProgram, Refused, Setup
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
-from autotune.measuring.backend import Baselines, Prepared
+from autotune.measuring.backend import Backend, Baselines, Prepared
 from autotune.measuring.evaluator import Effort, Evaluator, Stage
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import START_TIMEOUT_S, Failure, FailureKind
@@ -83,7 +83,7 @@ class MpiEvaluator(Evaluator):
         super().__init__(problem, families, device, backend, effort, seed)
 
 
-class MpiBackend:
+class MpiBackend(Backend):
     """Compiles local kernels and asks ranks; see `autotune.measuring.backend.Backend`.
 
     Args:
@@ -96,7 +96,6 @@ class MpiBackend:
     """
 
     batch = BATCH
-    observes: frozenset[str] = frozenset()
     compiles_ahead = False  # a compiler running beside a measurement would disturb it
 
     def __init__(
@@ -185,9 +184,6 @@ class MpiBackend:
         """Ranks without a trial behind them, where there is time to start them."""
         if run.remaining_s > _RENEWALS * self._setup_s:
             self.renew()
-
-    def binary(self, candidate: Candidate) -> None:
-        """Nothing: programs are text, and Numba keeps what it compiled in its own file cache."""
 
     def close(self) -> None:
         """End the ranks and the compiler."""

@@ -25,9 +25,8 @@ from autotune.gpu.measure.support import Support
 from autotune.gpu.measure.timing import HungError, Stopwatch
 from autotune.gpu.vendor import BlasError
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plan import OTHER_CONTENTS
 from autotune.measuring.plausibility import gpu_ceiling
-from autotune.measuring.rig import Pace
+from autotune.measuring.rig import OTHER_CONTENTS, Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import PATIENCE, Trials
 from autotune.operations.cases import Case, cases_of

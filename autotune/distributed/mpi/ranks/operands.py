@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.distributed.mpi.ranks.blocks import Block, block_of, checksum
-from autotune.measuring.plan import OTHER_CONTENTS
+from autotune.measuring.rig import OTHER_CONTENTS
 from autotune.operations.problem import GEMM
 from autotune.operations.verification import ProductCheck, Verdict
 

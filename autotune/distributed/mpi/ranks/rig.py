@@ -20,11 +20,9 @@ from autotune.distributed.mpi.messages import MpiProgram, Setup
 from autotune.distributed.mpi.ranks.operands import PlacedCheck
 from autotune.distributed.mpi.ranks.timing import time_together, timed_together
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.clocked import ClockedBench
 from autotune.measuring.messages import Evaluated, Series, Vendor
-from autotune.measuring.plan import OTHER_CONTENTS, RANK_PRODUCTS, affordable
 from autotune.measuring.plausibility import UNKNOWN
-from autotune.measuring.rig import Pace
+from autotune.measuring.rig import OTHER_CONTENTS, RANK_PRODUCTS, ClockedBench, Pace, affordable
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
