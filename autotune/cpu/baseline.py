@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.cpu.thread_limits import numpy_library
+from autotune.cpu.threads import numpy_library
 from autotune.measuring.messages import Vendor
 
 BRIEF_SPIN = {"OPENBLAS_THREAD_TIMEOUT": "20"}

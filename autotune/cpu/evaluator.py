@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import OutOfTimeError
+from autotune.core.errors import InputError, OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.cpu.baseline import BRIEF_SPIN
-from autotune.cpu.cases import cased
 from autotune.cpu.compiling import Compiled, compile_worker, is_compiled
 from autotune.cpu.direct import write_call
 from autotune.cpu.energy import is_observed
 from autotune.cpu.kernel import CpuProgram, write_program
-from autotune.cpu.rig import measurement_worker
+from autotune.cpu.rig import CasedProgram, host_cases, measurement_worker, shrunk
+from autotune.families.gpu.planning import Planner
 from autotune.measuring.backend import (
     Prepared,
     Processes,
@@ -27,12 +27,14 @@ from autotune.measuring.messages import Reply
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker
+from autotune.operations.cases import small_case, special_cases
+from autotune.operations.problem import MatrixOperation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from autotune.core.configuration import Candidate
+    from autotune.core.configuration import Candidate, Configuration
     from autotune.core.deadline import Deadline
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
@@ -70,17 +72,15 @@ class CpuEvaluator(Evaluator):
         effort: Effort | None = None,
         workers: int | None = None,
         seed: int = 0,
-        beside: CpuEvaluator | None = None,
+        beside: Evaluator | None = None,
     ) -> None:
         effort = effort or Effort()
-        usable = device.limits.names()["max_threads"]
         backend = CpuBackend(
             problem,
             families,
             programs,
             effort,
             limits=device.limits,
-            threads=min(problem.threads or usable, usable),
             # Nothing is measured meanwhile, so that kernels of one thread are compiled on all
             # cores.
             workers=workers or usable_processors(),
@@ -91,19 +91,7 @@ class CpuEvaluator(Evaluator):
 
 
 class CpuBackend(WorkerBackend):
-    """Compiles modules and measures them; see `autotune.measuring.backend.Backend`.
-
-    Args:
-        problem: what is computed.
-        families: by name.
-        programs: where emitted modules go.
-        effort: how long and how exactly to measure.
-        limits: of the device.
-        threads: threads that kernels and baseline may use.
-        workers: compile workers.
-        seed: seeds the operands.
-        beside: whose processes may be used.
-    """
+    """Compiles modules and measures them; arguments are those of `CpuEvaluator`."""
 
     compiles_ahead = False  # a compiler running beside a measurement would disturb it
 
@@ -115,20 +103,23 @@ class CpuBackend(WorkerBackend):
         effort: Effort,
         *,
         limits: DeviceLimits,
-        threads: int,
         workers: int,
         seed: int,
         beside: Backend | None,
     ) -> None:
+        usable = limits.names()["max_threads"]
+        threads = min(problem.threads or usable, usable)
         environment = {"NUMBA_NUM_THREADS": str(threads)}
-        arguments = (programs, effort, threads, seed)
 
         def make(key: object) -> Processes:
             return Processes(
                 key,
                 SharedWorker(
                     measurement_worker,
-                    *arguments,
+                    programs,
+                    effort,
+                    threads,
+                    seed,
                     environment={**environment, **BRIEF_SPIN},
                     watched=True,
                     replies=Reply,
@@ -145,8 +136,7 @@ class CpuBackend(WorkerBackend):
 
         super().__init__((programs.folder, effort, threads, workers, seed), make, beside)
         self.batch = max(MIN_BATCH, workers)
-        if is_observed():
-            self.observes = frozenset({"joules"})
+        self.observes = frozenset({"joules"} if is_observed() else ())
         self._problem = problem
         self._limits = limits
         self._families = families
@@ -167,11 +157,16 @@ class CpuBackend(WorkerBackend):
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
         """Compile what has not been compiled, each distinct module once, on all cores."""
         programs = {
-            candidate: self._write(candidate)
+            candidate: write_program(
+                self._families[candidate.family],
+                candidate.configuration,
+                self._problem,
+                self._programs,
+            )
             for candidate in candidates
             if candidate not in self._compiled
         }
-        done = {each.program.path: each for each in self._compiled.values()}
+        done = {compiled.program.path: compiled for compiled in self._compiled.values()}
         paths = list({program.path for program in programs.values()} - set(done))
         # What calls them is compiled here too, and not while a candidate is measured.
         callers = {write_call(program, self._programs) for program in programs.values()}
@@ -215,10 +210,6 @@ class CpuBackend(WorkerBackend):
         )
         return Prepared(program, details)
 
-    def _write(self, candidate: Candidate) -> CpuProgram:
-        family = self._families[candidate.family]
-        return write_program(family, candidate.configuration, self._problem, self._programs)
-
 
 @dataclass(frozen=True, slots=True)
 class _Compile:
@@ -226,3 +217,32 @@ class _Compile:
 
     program: CpuProgram
     reply: Compiled | Failure
+
+
+def cased(
+    program: CpuProgram,
+    family: KernelFamily,
+    configuration: Configuration,
+    problem: Problem,
+    limits: DeviceLimits,
+) -> CasedProgram:
+    """A program with the cases that its configuration is valid at.
+
+    Matrix products serve all sizes, whatever they are meant for.
+    """
+    cases = host_cases(problem)
+    if isinstance(problem.defined, MatrixOperation):
+        return CasedProgram(program, cases, shrinks=True)
+    planner = Planner(family, configuration, problem.dtype, limits)
+
+    def valid(shape: tuple[int, ...]) -> bool:
+        try:
+            return planner.valid(problem.with_sizes(*shape))
+        except InputError:  # there are no such operands
+            return False
+
+    allowed = tuple(case for case in cases if valid(case.sizes) and not case.special)
+    if not allowed and (small := small_case(problem, valid)) is not None:
+        allowed = (small,)
+    allowed += special_cases(problem, allowed)
+    return CasedProgram(program, allowed, shrinks=valid(shrunk(problem)))

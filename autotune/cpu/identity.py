@@ -21,7 +21,7 @@ from autotune.core.limits import CpuLimits
 from autotune.core.processors import affinity_count, integer_of, own_quota, text_of
 from autotune.core.version import __version__
 from autotune.cpu.baseline import Blas, numpy_blas
-from autotune.cpu.thread_limits import pool_limit, usable_threads
+from autotune.cpu.threads import pool_limit, usable_threads
 from autotune.serving.numba_settings import numba_settings
 
 try:

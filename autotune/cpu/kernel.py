@@ -16,8 +16,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING, WORKQUEUE
 from autotune.cpu.numba_start import import_numba
-from autotune.cpu.shared_threads import loops_of_kernels
-from autotune.cpu.waiting import start_threads
+from autotune.cpu.threads import loops_of_kernels, start_threads
 from autotune.families.gpu.launch import kernel_layout
 from autotune.families.modules import load_module
 from autotune.operations.parts import operand_arguments

@@ -16,19 +16,27 @@ from autotune.core.errors import CompileError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.cpu.call import NumpyKernel
-from autotune.cpu.cases import PROBE_SHRINK, CasedProgram, host_cases, shrunk
 from autotune.cpu.direct import direct_call
 from autotune.cpu.energy import energy_observer
 from autotune.cpu.identity import read_cpu
-from autotune.cpu.kernel import CpuKernel
+from autotune.cpu.kernel import CpuKernel, CpuProgram
 from autotune.cpu.numba_start import import_numba
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling
-from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace, Probe
+from autotune.measuring.rig import (
+    FORMULA_PRODUCTS,
+    HOST_PRODUCTS,
+    OTHER_CONTENTS,
+    ClockedBench,
+    Pace,
+    Probe,
+    affordable,
+)
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
 from autotune.operations.poke import Poke
+from autotune.operations.problem import multiplies
 from autotune.operations.verification import Check
 
 if TYPE_CHECKING:
@@ -46,8 +54,41 @@ SETTLE_S = 0.015
 PROBE_BEST_S = 3e-3
 """Probing pays, and does not measure the overhead of a call, when the best is slower than this."""
 
+PROBE_SHRINK = 4
+"""A candidate is first run on the problem with every size divided by this."""
+
 KEPT_BYTES = 1 << 30
 """Memory for the operands of problems that may be measured again."""
+
+
+@dataclass(frozen=True, slots=True)
+class CasedProgram:
+    """A program, and the sizes that it may be called at.
+
+    Attributes:
+        program: the program.
+        cases: verified beside the problem itself.
+        shrinks: whether it may be run on the problem with every size divided by `PROBE_SHRINK`.
+    """
+
+    program: CpuProgram
+    cases: tuple[Case, ...]
+    shrinks: bool
+
+    @property
+    def digest(self) -> str:
+        """Equal for programs that do the same."""
+        return self.program.digest
+
+
+def host_cases(problem: Problem) -> tuple[Case, ...]:
+    """The cases of a problem's operation that a processor is asked for in every trial."""
+    return affordable(problem, HOST_PRODUCTS if multiplies(problem.defined) else FORMULA_PRODUCTS)
+
+
+def shrunk(problem: Problem) -> tuple[int, ...]:
+    """A problem's sizes, divided by `PROBE_SHRINK`."""
+    return tuple(max(1, size // PROBE_SHRINK) for size in problem.shape)
 
 
 def measurement_worker(
@@ -69,21 +110,12 @@ def measurement_worker(
 
 def _operand_bytes(problem: Problem) -> int:
     """About what a problem's operands take, with the references in double precision."""
-    output = next(each for each in problem.operands if each.written)
+    output = next(operand for operand in problem.operands if operand.written)
     return (problem.traffic // problem.itemsize + 2 * math.prod(output.shape)) * 16
 
 
 class CpuRig:
-    """The operands of a problem in memory; see `autotune.measuring.rig.Rig`.
-
-    Args:
-        problem: what is computed.
-        programs: where emitted modules go.
-        interval: relative width of the confidence interval at which a median is known.
-        threads: threads that kernels and baseline may use.
-        seed: seeds the operands.
-        ceiling: what the threads can do at most.
-    """
+    """The operands of a problem in memory; see `autotune.measuring.rig.Rig`."""
 
     pace = Pace()
 
@@ -128,11 +160,10 @@ class CpuRig:
 
     def checks(self, cases: Sequence[Case]) -> list[Check]:
         """Operands of these cases."""
-        return [self._checks.get(case) or self._checked(case) for case in cases]
-
-    def _checked(self, case: Case) -> Check:
-        made = self._checks[case] = self._check(case)
-        return made
+        for case in cases:
+            if case not in self._checks:
+                self._checks[case] = self._check(case)
+        return [self._checks[case] for case in cases]
 
     def vendor(self, vendor: Vendor) -> AbstractContextManager[ClockedBench]:
         """NumPy before the problem's operands."""

@@ -122,7 +122,7 @@ class CpuTarget(Target):
         programs: ProgramCache,
     ) -> Job | None:
         """Numba, in another process."""
-        from autotune.cpu.ahead import compile_job
+        from autotune.cpu.compiling import compile_job
 
         return compile_job(family, candidate.configuration, problem, programs)
 

@@ -57,7 +57,7 @@ def test_sdist_wheel_and_installation_hold_the_same_families(tmp_path: Path) -> 
     checkout = json.loads(run("-c", DESCRIBE, cwd=tmp_path, PYTHONPATH=str(CHECKOUT)))
     packed = zipfile.ZipFile(wheel).namelist()
     assert {f"autotune/_data/{file}" for file in checkout["files"]} <= set(packed)
-    assert {"autotune/py.typed", "autotune/cpu/shared_threads.ll"} <= set(packed)
+    assert {"autotune/py.typed", "autotune/cpu/threads.ll"} <= set(packed)
     for asset in ("page.html.j2", "page.css", "page.js"):
         assert f"autotune/reporting/assets/{asset}" in packed
     assert any(name.endswith("licenses/LICENSE") for name in packed)

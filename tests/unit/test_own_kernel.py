@@ -34,8 +34,8 @@ from autotune.core.errors import (
     TuningFailedError,
 )
 from autotune.core.file_lock import alone
-from autotune.cpu.cases import cased
 from autotune.cpu.direct import direct_call
+from autotune.cpu.evaluator import cased
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.kernel import CpuKernel, CpuProgram, write_program
 from autotune.families.modules import load_module

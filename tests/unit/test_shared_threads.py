@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy  # noqa: F401  before its BLAS is looked for
 import pytest
 
-from autotune.cpu.thread_limits import lent_threads
+from autotune.cpu.threads import lent_threads
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or lent_threads() is None, reason="NumPy's BLAS lends no threads here"
@@ -20,8 +20,8 @@ BEGIN = """
 import ctypes, faulthandler, os, signal, threading, time
 import numpy as np
 from numba import njit, prange
-from autotune.cpu import shared_threads
-from autotune.cpu.waiting import start_threads
+from autotune.cpu import threads as shared_threads
+from autotune.cpu.threads import start_threads
 
 faulthandler.enable()
 signal.alarm(100)

@@ -19,7 +19,7 @@ from autotune.core.paths import CacheLocations
 from autotune.core.processors import parse_quota, read_quota
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
-from autotune.cpu.thread_limits import pool_limit, usable_threads
+from autotune.cpu.threads import pool_limit, usable_threads
 from autotune.operations.problem import Gemm
 from autotune.serving.lookup import look_up
 from autotune.store import TuningCache

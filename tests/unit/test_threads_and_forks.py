@@ -195,7 +195,7 @@ import importlib.abc, os, signal, sys, threading, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from suspect_family import suspect, write_suspects
-import autotune, autotune.cpu.ahead
+import autotune, autotune.cpu.compiling
 from autotune.families.program_cache import ProgramCache
 from autotune.families.templating import expand
 from autotune.operations.problem import Gemm
@@ -226,7 +226,7 @@ def work():
     if name == "jinja2":
         (folder / "plain.j2").write_text("text")
         return expand("plain.j2", (folder,), {{}})
-    job = autotune.cpu.ahead.compile_job(
+    job = autotune.cpu.compiling.compile_job(
         family, suspect().configuration, Gemm(4, 5, 6), ProgramCache(folder / "programs"))
     return job.compile(Nobody())
 

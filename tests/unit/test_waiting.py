@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from autotune.cpu.waiting import SPIN
+from autotune.cpu.threads import SPIN
 
 PROGRAM = """
 import os
@@ -16,7 +16,7 @@ from unittest import mock
 import numba
 seen = []
 with mock.patch.object(numba, "get_num_threads", lambda: seen.append(dict(os.environ))):
-    from autotune.cpu.waiting import start_threads
+    from autotune.cpu.threads import start_threads
     start_threads()
     start_threads()
 (environment,) = seen

@@ -1,4 +1,4 @@
-; The loop of `shared_threads.py`, which replaces the names between two @ by numbers.
+; The loop of `threads.py`, which replaces the names between two @ by numbers.
 
 ; A loop: what `parallel_for` is given without its threads, but with dimensions in all, the thread
 ; that calls it, and that one's processor.
