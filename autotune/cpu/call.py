@@ -89,7 +89,7 @@ class HostKernel:
         scalars: Mapping[str, Any],
         stream: Any,
     ) -> NDArray[Any]:
-        """Any operands there may be: what does not fit is named, what is not plain is copied."""
+        """Call with any operands: errors name those that do not fit, others are copied."""
         if stream is not None:
             raise OperandError(f"a cpu kernel takes no stream, got {stream!r:.80}")
         check_call(self._problem.defined, inputs, scalars)
@@ -145,12 +145,12 @@ def bound_kernel(
 
 
 class NumpyKernel:
-    """``raw(*operands, *scalars)``: what a problem asks for, computed by NumPy."""
+    """``raw(*operands, *scalars)``: a problem's result, computed by NumPy."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._defined = problem.defined
-        self._names = [each.name for each in self._defined.operands]
+        self._names = [operand.name for operand in self._defined.operands]
         self._names += [name for name, _ in self._defined.scalars]
 
     def __call__(self, *arguments: Any) -> None:
@@ -188,7 +188,7 @@ def _multiply(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], alpha: Any, b
 
 
 def numpy_kernel(problem: Problem) -> HostKernel:
-    """What NumPy computes, with the checks and errors of a tuned kernel."""
+    """NumPy's computation, with the checks and errors of a tuned kernel."""
     return bound_kernel(problem, NumpyKernel(problem))
 
 
@@ -203,13 +203,6 @@ def host_kernel(
 
     In a child by fork that lost Numba's threads it is the nearest candidate of one thread, and
     one that had threads before the fork becomes that; NumPy computes where there is none.
-
-    Args:
-        family: the candidate's family.
-        configuration: valid for the problem.
-        problem: what it computes.
-        limits: of the processor.
-        programs: where emitted sources go.
     """
 
     def of_one_thread() -> HostKernel:
@@ -232,7 +225,7 @@ def host_kernel(
 _THREADED: weakref.WeakKeyDictionary[HostKernel, Callable[[], HostKernel]] = (
     weakref.WeakKeyDictionary()
 )
-"""Kernels with threads, and what each becomes in a child that lost them."""
+"""Kernels with threads, and their replacements in a child that lost them."""
 
 
 def _after_fork_in_child() -> None:

@@ -1,4 +1,4 @@
-"""Calling an emitted kernel straight from arrays, which are checked by compiled code."""
+"""Direct calls of emitted kernels from arrays, which compiled code checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _TEMPLATE = "_lib/numba_call.py.j2"
 _NUMBERS = (float, int, bool, np.float64, np.float32)
-"""Types of scalars that compiled code takes; whatever else may stand for a number is looked at."""
+"""Types of scalars that compiled code takes; others that may stand for a number are checked."""
 
 _METH_FASTCALL = 0x80
 _OBJECT_BYTES = object.__basicsize__
@@ -56,7 +56,7 @@ def direct_call(
     if caller is None:
         return None
     # In the order of the names in the template.
-    sizes = itertools.chain(problem.shape, *(each.shape for each in problem.operands))
+    sizes = itertools.chain(problem.shape, *(operand.shape for operand in problem.operands))
     plan = np.array([caller.address, *sizes, *caller.constants], np.int64)
     return _function(caller.module, plan.view(_Plan))
 
@@ -68,7 +68,7 @@ class _Caller:
     Attributes:
         module: has the function in C.
         address: of the kernel's own compiled function.
-        constants: what that function works with, after the sizes.
+        constants: numbers for that function, after the sizes.
     """
 
     module: ModuleType
@@ -113,18 +113,16 @@ def write_call(program: CpuProgram, programs: ProgramCache) -> Path:
 
 
 def known_call(program: CpuProgram, programs: ProgramCache) -> Path | None:
-    """What `write_call` gives, where it has done so before; nothing is rendered."""
+    """The module that `write_call` wrote before, if it did; nothing is rendered."""
     return programs.known("call", "cpu", _call_key(_names(program)), numba_settings())
 
 
 def _call_key(names: Mapping[str, Any]) -> object:
-    """All that a module that calls programs depends on."""
     stamp = (data_dir("templates") / _TEMPLATE).stat()
     return stamp.st_mtime_ns, stamp.st_size, names
 
 
 def _names(program: CpuProgram) -> dict[str, Any]:
-    """What its template is given."""
     defined = program.defined
     return {
         "dtype": program.dtype,
@@ -134,21 +132,21 @@ def _names(program: CpuProgram) -> dict[str, Any]:
         "sizes": [name.lower() for name in defined.sizes],
         "operands": [
             {
-                "name": each.name.lower(),
-                "dimensions": len(each.shape),
-                "written": each.written,
-                "packed": each.name in defined.packed,
+                "name": operand.name.lower(),
+                "dimensions": len(operand.shape),
+                "written": operand.written,
+                "packed": operand.name in defined.packed,
             }
-            for each in defined.operands
+            for operand in defined.operands
         ],
         "scalars": [name for name, _ in defined.scalars],
         "numbers": len(_NUMBERS),
-        "entry": [(each.kind.value, each.name) for each in defined.arguments],
+        "entry": [(argument.kind.value, argument.name) for argument in defined.arguments],
     }
 
 
 class _Method(ctypes.Structure):
-    """What Python knows of a function in C: its PyMethodDef."""
+    """Python's description of a function in C: a PyMethodDef."""
 
     _fields_ = (
         ("name", ctypes.c_char_p),
@@ -165,11 +163,7 @@ class _Plan(np.ndarray[Any, Any]):
 
 
 def _function(module: ModuleType, plan: _Plan) -> Callable[..., bool]:
-    """A function of a module in C: what it does, and one object to do it with.
-
-    Python keeps the object as long as the function, and no more than the address of the method:
-    so the object owns that.
-    """
+    """A function in C and its one object, which owns the method: Python keeps its address only."""
     plan.method = _Method(b"call", module.call.address, _METH_FASTCALL, None)
     call: Callable[..., bool] = _new_function()(ctypes.addressof(plan.method), plan, None)
     return call
@@ -185,12 +179,12 @@ def _new_function() -> Any:
 
 
 def _address(entry: Any, program: CpuProgram) -> int | None:
-    """Where the compiled function of an entry is, if it has the arguments of all entries."""
+    """Address of an entry's compiled function, if it has the arguments of all entries."""
     compiled = list(getattr(entry, "overloads", {}).values())
     types = {Kind.SCALAR: program.dtype, Kind.ADDRESS: "uint64"}
-    wanted = [types.get(each.kind, "int64") for each in program.defined.arguments]
+    wanted = [types.get(argument.kind, "int64") for argument in program.defined.arguments]
     wanted += ["int64"] * len(program.runtime)
-    if [str(each.signature) for each in compiled] != [f"({', '.join(wanted)}) -> none"]:
+    if [str(variant.signature) for variant in compiled] != [f"({', '.join(wanted)}) -> none"]:
         return None
     (only,) = compiled
     return int(only.library.get_pointer_to_function(only.fndesc.llvm_func_name))

@@ -10,17 +10,16 @@ _FOLDER = Path("/sys/class/powercap")
 
 
 class PackageEnergy:
-    """Joules since it was made, of all packages; its counters wrap around.
-
-    Args:
-        folder: where the counters are.
+    """Joules since it was made, of all packages; their counters wrap around.
 
     Raises:
         OSError, ValueError: a counter cannot be read.
     """
 
     def __init__(self, folder: Path = _FOLDER) -> None:
-        zones = packages(folder)
+        # Zones with two colons are parts of packages.
+        zones = [zone for zone in sorted(folder.glob("intel-rapl:*")) if zone.name.count(":") == 1]
+        self.packages = len(zones)
         self._files = [zone / "energy_uj" for zone in zones]
         self._ranges = [int((zone / "max_energy_range_uj").read_text()) for zone in zones]
         self._latest = self._read()
@@ -38,23 +37,10 @@ class PackageEnergy:
         return [int(file.read_text()) for file in self._files]
 
 
-def packages(folder: Path = _FOLDER) -> list[Path]:
-    """Counters of whole packages; of those below them, energy is a part of theirs."""
-    return [
-        zone
-        for zone in sorted(folder.glob("intel-rapl:*"))
-        if zone.name.count(":") == 1 and (zone / "energy_uj").exists()
-    ]
-
-
-def is_observed(folder: Path = _FOLDER) -> bool:
-    """Whether energy can be read here; most systems let nobody but root."""
+def energy_observer(folder: Path = _FOLDER) -> EnergyObserver | None:
+    """An observer of the packages' energy; None where it is hidden, as from all but root."""
     try:
-        return bool(packages(folder)) and PackageEnergy(folder)() >= 0
+        joules = PackageEnergy(folder)
     except (OSError, ValueError):
-        return False
-
-
-def energy_observer() -> EnergyObserver:
-    """An observer of the packages' energy."""
-    return EnergyObserver(PackageEnergy())
+        return None
+    return EnergyObserver(joules) if joules.packages else None

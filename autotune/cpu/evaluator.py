@@ -11,7 +11,7 @@ from autotune.core.processors import usable_processors
 from autotune.cpu.baseline import BRIEF_SPIN
 from autotune.cpu.compiling import Compiled, compile_worker, is_compiled
 from autotune.cpu.direct import write_call
-from autotune.cpu.energy import is_observed
+from autotune.cpu.energy import energy_observer
 from autotune.cpu.kernel import CpuProgram, write_program
 from autotune.cpu.rig import CasedProgram, host_cases, measurement_worker, shrunk
 from autotune.families.gpu.planning import Planner
@@ -136,7 +136,7 @@ class CpuBackend(WorkerBackend):
 
         super().__init__((programs.folder, effort, threads, workers, seed), make, beside)
         self.batch = max(MIN_BATCH, workers)
-        self.observes = frozenset({"joules"} if is_observed() else ())
+        self.observes = frozenset({"joules"} if energy_observer() else ())
         self._problem = problem
         self._limits = limits
         self._families = families

@@ -29,7 +29,7 @@ def examine() -> Iterator[Check]:
 
 
 def _remedy() -> str:
-    """What to do where Numba does not start: a variable keeps it from that, or it is broken."""
+    """Remedy where Numba does not start: a variable keeps it from that, or it is broken."""
     given = os.environ.get(_LIMITS[0])
     if given and integer_of(given) < 1:
         return f"{_LIMITS[0]} is {given}: set it to 1 or more, or unset it"
@@ -37,7 +37,7 @@ def _remedy() -> str:
 
 
 def processor() -> Check:
-    """What it is, and whether its clock is free to rise."""
+    """The processor, and whether its clock is free to rise."""
     from autotune.cpu.identity import read_cpu
 
     device = read_cpu()
@@ -53,7 +53,7 @@ def processor() -> Check:
 
 
 def threads() -> Check:
-    """How many a kernel may use, and what says so where it is fewer than there are processors."""
+    """Threads that a kernel may use, and the limit where they are fewer than processors."""
     from autotune.cpu.identity import read_cpu
 
     device = read_cpu()
@@ -71,7 +71,7 @@ def threads() -> Check:
 
 
 def compiler() -> Check:
-    """Whether Numba compiles and runs a function."""
+    """A function that Numba compiles and runs."""
     import numba
 
     compiled = numba.njit("int64(int64)")(_successor)
@@ -81,7 +81,7 @@ def compiler() -> Check:
 
 
 def layer() -> Check:
-    """Which threads Numba's parallel loops run on, once it has started them."""
+    """The threads that Numba's parallel loops run on, once it has started them."""
     numba: Any = importlib.import_module("numba")
     given = os.environ.get(_LAYER)
     try:
@@ -105,7 +105,7 @@ def layer() -> Check:
 
 
 def blas() -> Check:
-    """What NumPy multiplies with, which kernels are compared with."""
+    """The BLAS that NumPy multiplies with, which kernels are compared with."""
     import numpy as np
 
     from autotune.cpu.baseline import numpy_blas

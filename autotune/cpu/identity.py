@@ -51,7 +51,7 @@ _IMPLEMENTERS = {
 
 @dataclass(frozen=True, slots=True)
 class CpuModel:
-    """What ``/proc/cpuinfo`` says of the first processor.
+    """The first processor of ``/proc/cpuinfo``.
 
     Attributes:
         vendor: "GenuineIntel", "AuthenticAMD", or who designed an Arm core; "unknown".
@@ -82,7 +82,7 @@ class CpuCaches:
 
 @dataclass(frozen=True, slots=True)
 class _Processor:
-    """What stays as it is while a process lives: read once."""
+    """The part that stays as it is while a process lives: read once."""
 
     fingerprint: DeviceFingerprint
     vector: tuple[int, int]
@@ -193,12 +193,7 @@ def parse_size(text: str) -> int:
 
 
 def vector_unit(features: Mapping[str, bool], machine: str) -> tuple[int, int]:
-    """Width in bits and number of the SIMD registers.
-
-    Args:
-        features: LLVM's feature map.
-        machine: as `platform.machine` gives it.
-    """
+    """Width in bits and number of the SIMD registers, by LLVM's features and the machine."""
     if features.get("avx512f"):
         return 512, 32
     if features.get("avx"):

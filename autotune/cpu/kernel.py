@@ -39,13 +39,12 @@ if TYPE_CHECKING:
 _KERNELS: dict[CpuProgram, CpuKernel] = session.keep(
     "kernels of Numba by program", {}, lasting=True
 )
-"""Their kernels: one serves all sizes, since an entry takes them as arguments."""
+"""Kernels by their programs: one serves all sizes, since an entry takes them as arguments."""
 
 _MADE: dict[tuple[KernelFamily, Configuration, str, str, Path], CpuKernel] = session.keep(
     "kernels of Numba by configuration", {}, lasting=True
 )
-"""The same by what they were made of: a family as it was read, a configuration, dtype and layout,
-and the folder of programs."""
+"""The same by family as it was read, configuration, dtype, layout and folder of programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +54,9 @@ class CpuProgram:
     Attributes:
         path: the emitted module.
         entry: name of the function in it.
-        dtype: element type of the operands.
-        kernel_layout: the layout the module was emitted for.
-        layout: the layout the operands come in; where it differs, they are copied.
+        dtype: of the operands.
+        kernel_layout: layout that the module was emitted for.
+        layout: layout of the operands; where it differs, they are copied.
         runtime: values of the parameters that are passed at the call.
         threads: threads the kernel uses.
         defined: the operation.
@@ -84,9 +83,7 @@ def write_program(
     problem: Problem,
     programs: ProgramCache,
 ) -> CpuProgram:
-    """Render a candidate and put its source into the program cache; nothing is compiled.
-
-    What was rendered before is not rendered again.
+    """Put a candidate's source into the program cache, rendered unless it was before.
 
     Raises:
         SpaceError: the configuration is not one of the family's.
@@ -116,11 +113,7 @@ def known_program(
     problem: Problem,
     programs: ProgramCache,
 ) -> CpuProgram | None:
-    """What `write_program` gives, where it has done so before; nothing is rendered.
-
-    Raises:
-        SpaceError: the configuration is not one of the family's.
-    """
+    """The program that `write_program` wrote before, if it did; nothing is rendered."""
     conformed = family.conform(configuration)
     key = _source_key(family, conformed, problem)
     path = programs.known(family.name, family.target, key, family.language.settings())
@@ -130,7 +123,6 @@ def known_program(
 
 
 def _source_key(family: KernelFamily, conformed: Configuration, problem: Problem) -> object:
-    """All that a source depends on."""
     runtime = family.runtime_parameters
     compiled = {name: value for name, value in conformed.items() if name not in runtime}
     layout = kernel_layout(family, problem.layout)
@@ -180,17 +172,12 @@ def load_kernel(
     key = family, configuration, problem.dtype, problem.layout, programs.folder
     kernel = _MADE.get(key)
     if kernel is None:
-        kernel = _MADE[key] = _kernel_of(write_program(family, configuration, problem, programs))
-    return kernel
-
-
-def _kernel_of(program: CpuProgram) -> CpuKernel:
-    kernel = _KERNELS.get(program)
-    if kernel is None:
+        program = write_program(family, configuration, problem, programs)
         with LOADING:
             kernel = _KERNELS.get(program)
             if kernel is None:
                 kernel = _KERNELS[program] = CpuKernel(program)
+        _MADE[key] = kernel
     return kernel
 
 
@@ -226,24 +213,20 @@ class CpuKernel:
         defined = program.defined
         self._count = len(defined.operands)
         self._output = defined.operands.index(defined.output)
-        self._packed = [each.name in defined.packed for each in defined.operands]
+        self._packed = [operand.name in defined.packed for operand in defined.operands]
         # Layouts are those of the first operands, where the operation leaves that open.
         layouts = zip(program.layout, program.kernel_layout, strict=True)
         self._flips = [stored != wanted for stored, wanted in layouts]
         self._guard: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._numba = numba
         if program.threads > 1:
-            self._numba = numba
-            self.threads = min(program.threads, self._numba.config.NUMBA_NUM_THREADS)
-            self.reentrant = _threads_may_share(self._numba)
+            self.threads = min(program.threads, numba.config.NUMBA_NUM_THREADS)
+            self.reentrant = _threads_may_share(numba)
             if not self.reentrant:
                 self._guard = WORKQUEUE
 
     def __call__(self, *arguments: Any) -> None:
-        """Store the result in the operand that is written.
-
-        Args:
-            arguments: the operands, then scalars.
-        """
+        """Store the result in the operand that is written; operands come first, then scalars."""
         arrays = self._plain(arguments[: self._count])
         self._enter(*self._arguments(arrays, arguments[self._count :]))
         out = arguments[self._output]
@@ -251,9 +234,9 @@ class CpuKernel:
             out[...] = arrays[self._output]
 
     def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
-        """A call on these operands, for timing: as little as can be is done beside the kernel.
+        """A call on these operands, for timing: the kernel with as little beside it as can be.
 
-        The operands must live as long as the calls do. What has to be copied is, at every call.
+        The operands must live as long as the calls do. Those that must be copied are, every time.
         """
         arrays = self._plain(operands)
         if any(plain is not given for plain, given in zip(arrays, operands, strict=True)):
@@ -266,15 +249,16 @@ class CpuKernel:
     ) -> tuple[float, ...]:
         """What the entry takes, for operands whose rows are contiguous."""
         defined = self.program.defined
-        values: dict[str, float] = {}
-        for (name, default), value in itertools.zip_longest(defined.scalars, scalars):
-            values[name] = float(default if value is None else value)
+        values = {
+            name: float(default if value is None else value)
+            for (name, default), value in itertools.zip_longest(defined.scalars, scalars)
+        }
         for operand, array in zip(defined.operands, arrays, strict=True):
             strides = element_strides(array)
             assert strides is not None
             parts = operand_arguments(operand.name, array.ndim, written=operand.written)
             spread = (array.ctypes.data, *strides[:-1])
-            values.update(zip((each.name for each in parts), spread, strict=True))
+            values.update(zip((part.name for part in parts), spread, strict=True))
         more = itertools.repeat("n")
         shapes = [
             array.shape[::-1] if layout == "t" else array.shape
@@ -284,7 +268,8 @@ class CpuKernel:
         ]
         sizes = defined.sizes_of(shapes)
         values.update((name.lower(), sizes[name]) for name in defined.sizes)
-        return (*(values[each.name] for each in defined.arguments), *self.program.runtime)
+        named = (values[argument.name] for argument in defined.arguments)
+        return (*named, *self.program.runtime)
 
     def _enter(self, *arguments: float) -> None:
         if self.threads == 1:

@@ -98,12 +98,12 @@ def measurement_worker(
     import_numba()  # now, so that it is no part of any candidate's time
 
     bits = read_cpu().limits.names()["vector_bits"]
-    observers = [energy_observer()] if effort.objective.needs == "joules" else []
+    energy = energy_observer() if effort.objective.needs == "joules" else None
 
     def measuring(problem: Problem) -> Trials:
         ceiling = cpu_ceiling(threads, bits, problem.itemsize)
         rig = CpuRig(problem, programs, effort.interval, threads, seed, ceiling)
-        return Trials(rig, effort, observers)
+        return Trials(rig, effort, [energy] if energy else [])
 
     return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
 

@@ -14,7 +14,7 @@ from suspect_family import suspect, write_suspects
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.core.objective import ENERGY, OBJECTIVES, TIME, Objective, objective_named
-from autotune.cpu.energy import PackageEnergy, is_observed
+from autotune.cpu.energy import PackageEnergy, energy_observer
 from autotune.cpu.identity import read_cpu
 from autotune.measuring.effort import Effort
 from autotune.measuring.evaluator import Evaluator
@@ -187,9 +187,9 @@ def test_counters_of_packages_are_added_and_wrap_around(tmp_path: Path) -> None:
         zone.mkdir()
         (zone / "energy_uj").write_text(str(microjoules))
         (zone / "max_energy_range_uj").write_text("1000")
-    assert is_observed(tmp_path)
+    assert energy_observer(tmp_path) is not None
     energy = PackageEnergy(tmp_path)
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("100")
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("6")
     assert energy() == pytest.approx(201e-6)
-    assert not is_observed(tmp_path / "nowhere")
+    assert energy_observer(tmp_path / "nowhere") is None
