@@ -11,11 +11,10 @@ from contextlib import contextmanager
 class Deadline:
     """The time of one run: made when it begins, and asked by all that wait on its behalf.
 
-    Some of the time is kept in reserve for what comes last. Whoever waits has `remaining_s`, which
-    leaves the reserve alone; once that is nothing, he is `over`.
+    Some of the time is kept in reserve for what comes last: `remaining_s` leaves it alone.
 
-    A request to stop (Ctrl-C) moves the end nearer while somebody waits, so nobody waits for long
-    without looking again.
+    A request to stop (Ctrl-C) moves the end nearer while somebody waits, so waiting code looks
+    again every now and then.
 
     A run that is one of many has a goal besides: it plans to end by then, and may go on to the end
     until it has something to show.
@@ -72,7 +71,7 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether nothing may be begun or waited for any more."""
+        """True if nothing may be begun or waited for any more."""
         return self.remaining_s == 0
 
     def within(self, seconds: float) -> float:

@@ -1,4 +1,4 @@
-"""Being asked to stop: the first time the work in hand is ended in good order, then at once."""
+"""Requests to stop: the first ends the work in hand in good order, the second at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import ClassVar, Self
 from autotune.core.deadline import Deadline
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""What asks a process to stop: Ctrl-C, an ending session or batch job, a closed terminal."""
+"""Signals that ask to stop: Ctrl-C, an ending session or batch job, a closed terminal."""
 
 STOP_S = 4.0
 """Seconds within which a run that is asked to stop has measured its finalists."""
 
 GRACE_S = 1.0
-"""How much of that a trial has that is being measured."""
+"""Seconds of that for the trial that is being measured."""
 
 
 class Signalled(KeyboardInterrupt):
@@ -51,7 +51,7 @@ class Signals:
 
     @property
     def requested(self) -> bool:
-        """Whether somebody wants an end."""
+        """True if an end was asked for."""
         return self.number is not None
 
     def handle(self, number: int) -> None:
@@ -92,8 +92,8 @@ class Signals:
 
     @property
     def outer(self) -> Signals | None:
-        """What this one is inside of."""
-        others = [each for each in self._entered if each is not self]
+        """The one that this one is inside of."""
+        others = [signals for signals in self._entered if signals is not self]
         return others[-1] if others else None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
@@ -101,8 +101,8 @@ class Signals:
 
 
 def asked_to_stop() -> bool:
-    """Whether whoever listens now has heard a request, or been told of one by those inside."""
-    return any(each.requested for each in Signals._entered)
+    """True if one that is entered has seen a request, or been told of one by those inside."""
+    return any(signals.requested for signals in Signals._entered)
 
 
 class Interrupt(Signals):

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """How a trial ended."""
+    """End of a trial."""
 
     OK = "ok"
     REJECTED = "rejected"
@@ -63,7 +63,7 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """Whether the candidate ran, was verified and was timed to the end."""
+        """True if the candidate ran, was verified and was timed to the end."""
         return self.outcome is Outcome.OK
 
     @property

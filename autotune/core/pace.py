@@ -1,4 +1,4 @@
-"""What the steps of a run have taken so far, which says what there is still time for."""
+"""Running averages of compile, trial and verify times, used to budget the rest of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FINALS_SHARE = 0.3
 """Of a run's time, what the finals have at most."""
 
 VERIFICATIONS = 3
-"""What verifying a finalist takes, in trials' verifications: one before its turns, and after them
+"""Verifications of a trial that verifying a finalist takes: one before its turns, and after them
 one on operands that have to be drawn first."""
 
 FIRST_SHARE = 0.3
@@ -48,7 +48,7 @@ class Pace:
         self.verify_s = _smooth(self.verify_s, max(0.0, seconds - timed_s))
 
     def reserve_s(self, limit_s: float, finals_s: float, finalists: int) -> float:
-        """What a run keeps for its end: finals and storing.
+        """Seconds that a run keeps for its end: finals and storing.
 
         Args:
             limit_s: seconds that the run is meant to take.
@@ -61,7 +61,7 @@ class Pace:
         return min(need_s, FINALS_SHARE * limit_s)
 
     def batch(self, remaining_s: float, wanted: int) -> int:
-        """How many candidates there is time to compile and measure.
+        """Number of candidates that there is time to compile and measure.
 
         Args:
             remaining_s: seconds of searching.
@@ -69,18 +69,18 @@ class Pace:
         """
         if not self.compile_s and remaining_s < SHORT_S:
             return (wanted + 1) // 2
-        each_s = self.compile_s + self.trial_s
-        return wanted if each_s * wanted <= remaining_s else int(remaining_s / each_s)
+        one_s = self.compile_s + self.trial_s
+        return wanted if one_s * wanted <= remaining_s else int(remaining_s / one_s)
 
     def finalists(self, remaining_s: float, wanted: int) -> int:
-        """How many finalists there is time to verify and give turns.
+        """Number of finalists that there is time to verify and give turns.
 
         Args:
             remaining_s: seconds for finals.
             wanted: the most.
         """
-        each_s = VERIFICATIONS * self.verify_s
-        return wanted if each_s * wanted <= remaining_s else int(remaining_s / each_s)
+        one_s = VERIFICATIONS * self.verify_s
+        return wanted if one_s * wanted <= remaining_s else int(remaining_s / one_s)
 
 
 def _smooth(so_far: float, latest: float) -> float:

@@ -1,4 +1,4 @@
-"""How many processors this process may use, as Linux tells of it in small text files."""
+"""Processors that this process may use, as Linux tells of them in small text files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def own_quota() -> float | None:
 
 
 def affinity_count() -> int:
-    """How many processors this process may run on."""
+    """Number of processors that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

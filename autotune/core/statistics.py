@@ -60,7 +60,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def half_width(median: float, interval: tuple[float, float]) -> float:
-    """How far an interval reaches from its middle, as a fraction of the median."""
+    """Half the width of an interval, as a fraction of the median."""
     low, high = interval
     return (high - low) / 2 / median
 

@@ -43,7 +43,7 @@ class Compiled:
 
 
 def is_compiled(path: Path) -> bool:
-    """Whether Numba's file cache has a module, as far as can be seen without Numba."""
+    """True if Numba's file cache has a module, as far as can be seen without Numba."""
     return CompiledFiles(path).made_by(_numba_version())
 
 

@@ -63,7 +63,7 @@ def direct_call(
 
 @dataclass(frozen=True, slots=True)
 class _Caller:
-    """What the calls of a kernel share, whatever the sizes.
+    """Common part of a kernel's calls, whatever the sizes.
 
     Attributes:
         module: has the function in C.
@@ -192,7 +192,7 @@ def _address(entry: Any, program: CpuProgram) -> int | None:
 
 @session.cached()
 def _arrays_are_legible(dtype: np.dtype[Any]) -> bool:
-    """Whether an array's fields are where the template looks for them.
+    """True if an array's fields are where the template looks for them.
 
     They are in NumPy 1 and 2 on CPython; builds without the GIL, or for debugging, have more in
     every object.

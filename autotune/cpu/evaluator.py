@@ -151,7 +151,7 @@ class CpuBackend(WorkerBackend):
         return self._problem
 
     def is_ready(self, candidate: Candidate) -> bool:
-        """Whether a candidate has been compiled."""
+        """True if a candidate has been compiled."""
         return candidate in self._compiled
 
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:

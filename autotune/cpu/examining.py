@@ -1,4 +1,4 @@
-"""What the target `cpu` needs of this machine: a processor, Numba and its threads, a BLAS."""
+"""Checks of this machine for the target `cpu`: processor, Numba and its threads, a BLAS."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autotune.families.rendering import Source
 
 _CHECKED_FEATURES = ("avx", "avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vl")
-"""What LLVM and C compilers' __builtin_cpu_supports both call so."""
+"""Names that LLVM and C compilers' __builtin_cpu_supports have in common."""
 
 _MEMORY = frozenset({"memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc"})
 

@@ -147,7 +147,7 @@ def _program(
 def is_loaded(
     family: KernelFamily, configuration: Configuration, problem: Problem, programs: ProgramCache
 ) -> bool:
-    """Whether `load_kernel` has made this kernel in this process."""
+    """True if `load_kernel` has made this kernel in this process."""
     return (family, configuration, problem.dtype, problem.layout, programs.folder) in _MADE
 
 
@@ -247,7 +247,7 @@ class CpuKernel:
     def _arguments(
         self, arrays: Sequence[NDArray[Any]], scalars: Sequence[float]
     ) -> tuple[float, ...]:
-        """What the entry takes, for operands whose rows are contiguous."""
+        """Arguments of the entry, for operands whose rows are contiguous."""
         defined = self.program.defined
         values = {
             name: float(default if value is None else value)
@@ -299,7 +299,7 @@ class CpuKernel:
 
 
 def _threads_may_share(numba: Any) -> bool:
-    """Whether Numba's threading layer lets several Python threads make parallel calls at once."""
+    """True if Numba's threading layer lets Python threads make parallel calls at once."""
     try:
         return bool(numba.threading_layer() != "workqueue")
     except ValueError:  # not known before the first parallel call

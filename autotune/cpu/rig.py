@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
 
 SETTLE_S = 0.015
-"""How long the threads of one library go on spinning after a call, in the way of another's."""
+"""Seconds that threads of one library spin after a call, in the way of another's."""
 
 PROBE_BEST_S = 3e-3
 """Probing pays, and does not measure the overhead of a call, when the best is slower than this."""
@@ -189,7 +189,7 @@ class CpuRig:
         return (numpy_vendor(numpy_blas(), self._threads),)
 
     def failure(self, error: Exception) -> Evaluated | None:
-        """What Numba refuses does not compile; what else is raised, the process reports."""
+        """Verdict for a module that Numba refuses; the process reports other errors."""
         if isinstance(error, CompileError):
             return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
         return None

@@ -45,7 +45,7 @@ class CpuTarget(Target):
         )
 
         return Language(
-            limits=frozenset(each.name for each in fields(CpuLimits)),
+            limits=frozenset(field.name for field in fields(CpuLimits)),
             check=check_module,
             names=numba_names,
             reserved=numba_reserved,

@@ -185,7 +185,7 @@ def loops_of_kernels() -> Iterator[None]:
 
 @session.cached()
 def _loop() -> Any:
-    """What has the loop; None where NumPy's BLAS lends no threads, or the user named a layer."""
+    """Owner of the loop; None where NumPy's BLAS lends no threads, or the user named a layer."""
     import llvmlite.binding as llvm
 
     lent = lent_threads() if sys.platform == "linux" else None

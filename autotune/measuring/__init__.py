@@ -1,4 +1,4 @@
-"""How kernels are judged: processes that may be lost, trials, races, rounds, noise and verdicts.
+"""Judging kernels: processes that may be lost, trials, races, rounds, noise and verdicts.
 
 Importing this package imports no compiler and no device library; the modules of a target do,
 when they are used.

@@ -81,7 +81,7 @@ class Backend(ABC):
 
     @abstractmethod
     def is_ready(self, candidate: Candidate) -> bool:
-        """Whether a prepared candidate has been compiled."""
+        """True if a prepared candidate has been compiled."""
 
     @abstractmethod
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:

@@ -26,8 +26,7 @@ from autotune.measuring.processes import Failure, FailureKind, Handler
 from autotune.measuring.replies import encode
 
 SETTLE_S = 1.0
-"""How long new threads may go on computing: those of a library spin for a while before they
-sleep."""
+"""Seconds that new threads may go on computing: those of a library spin before they sleep."""
 
 _BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 """Variables that let an OpenMP library bind the calling thread when it starts its own."""
@@ -270,7 +269,7 @@ def _threads() -> set[int]:
 
 
 def _still_computing(before: set[int]) -> bool:
-    """Whether threads that were not there before go on computing."""
+    """True if threads that were not there before go on computing."""
     if any(name in os.environ for name in _SPINNING):
         return False
     deadline = time.monotonic() + SETTLE_S
@@ -282,7 +281,7 @@ def _still_computing(before: set[int]) -> bool:
 
 
 def _is_runnable(thread: int) -> bool:
-    """Whether a thread runs, or would if the machine were not busy."""
+    """True if a thread runs, or would if the machine were not busy."""
     try:
         status = (_TASKS / str(thread) / "stat").read_text()
     except OSError:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long and how exactly to measure, and by what to compare.
+    """Time and precision of measuring, and the objective.
 
     Attributes:
         budget_s: seconds of timed calls per trial.

@@ -126,7 +126,7 @@ class Evaluator:
 
     @property
     def compiles_ahead(self) -> bool:
-        """Whether compilers work while a candidate is measured; if not, `prepare` blocks."""
+        """True if compilers work while a candidate is measured; if not, `prepare` blocks."""
         return self.backend.compiles_ahead
 
     @property
@@ -135,7 +135,7 @@ class Evaluator:
         return self.effort.finals_s + self.backend.start_s
 
     def is_ready(self, candidate: Candidate) -> bool:
-        """Whether a prepared candidate has been compiled."""
+        """True if a prepared candidate has been compiled."""
         return self.backend.is_ready(candidate)
 
     def prepare(self, candidates: Sequence[Candidate]) -> None:
@@ -233,7 +233,7 @@ class Evaluator:
         return baseline
 
     def binary(self, candidate: Candidate) -> Binary | None:
-        """What a measured candidate was compiled to; None where nothing can be kept of it."""
+        """A measured candidate's binary; None where nothing can be kept of it."""
         return self.backend.binary(candidate)
 
     def close(self) -> None:
@@ -347,7 +347,7 @@ class Evaluator:
 
 
 def _is_innocent(reply: object) -> bool:
-    """Whether a fresh process, in which nothing else has run, may answer better."""
+    """True if a fresh process, in which nothing else has run, may answer better."""
     match reply:
         case Evaluated():
             return reply.blameless

@@ -1,4 +1,4 @@
-"""What an evaluator and the process that measures say to each other, whatever the target."""
+"""Messages between an evaluator and the process that measures, whatever the target."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class DescribeBaseline:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What came of a program.
+    """The result for a program.
 
     Attributes:
         measurement: the result.
@@ -125,7 +125,7 @@ class Evaluated:
 
 
 def answers(reply: object, request: Request) -> bool:
-    """Whether a reply is one to the request, with times that are times."""
+    """True if a reply is one to the request, with times that are times."""
     match reply:
         case Evaluated(measurement=measurement):
             if measurement.outcome not in (Outcome.OK, Outcome.ABANDONED):
@@ -142,9 +142,8 @@ def answers(reply: object, request: Request) -> bool:
 
 
 def _is_time(median_s: float | None, interval_s: tuple[float, float] | None) -> bool:
-    """Whether it is of calls that took some time, and ended."""
     low, high = interval_s or (median_s, median_s)
-    return all(each is not None and 0 < each < math.inf for each in (low, median_s, high))
+    return all(time is not None and 0 < time < math.inf for time in (low, median_s, high))
 
 
 Request: TypeAlias = Evaluate | Visit | Redraw | Confirm | DescribeBaseline

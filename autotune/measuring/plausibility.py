@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 from autotune.operations.problem import Problem
 
 MARGIN = 1.2
-"""How many times what it can do a device may seem to do."""
+"""Factor by which a device may seem to exceed its ceiling."""
 
 HIGHEST_HZ = 6.2e9
 """No processor has a higher clock, boosts included, which systems often do not tell."""
@@ -68,7 +68,7 @@ class Ceiling:
         return max(operations / self.flops, moved / self.bytes) / MARGIN
 
     def told(self, median_s: float, least_s: float) -> str:
-        """Say, for people, that a time is below the least one."""
+        """Complaint about a time below the least one."""
         return (
             f"{median_s * 1e6:.3g} us a call, where no kernel takes less than "
             f"{least_s * 1e6:.3g} us (at most {self.flops / 1e9:.4g} GFLOP/s and "

@@ -45,7 +45,7 @@ PREPARE_TIMEOUT_S = 600.0
 machine that others keep busy. All of it is code of ours, which ends."""
 
 STARTS = 2
-"""How often a worker is started that dies, or is killed, before it is ready."""
+"""Starts of a worker that dies, or is killed, before it is ready."""
 
 LOOK_S = 0.1
 """Seconds after which a waiting caller looks whether the run is to end sooner than it was."""
@@ -69,7 +69,7 @@ Handler = Callable[[Any], Any]
 
 
 class FailureKind(StrEnum):
-    """How a request failed."""
+    """Kind of a request's failure."""
 
     TIMED_OUT = "timed out"
     DIED = "died"
@@ -184,7 +184,7 @@ class Child:
         self._finalizer()
 
     def epitaph(self) -> str:
-        """How the child ended, in one line."""
+        """The end of the child, in one line."""
         try:
             code = self.process.wait(5.0)
         except subprocess.TimeoutExpired:
@@ -196,7 +196,7 @@ class Child:
 
     @property
     def innocent(self) -> bool:
-        """Whether its death may be the doing of others than its last request.
+        """True if its death may be the doing of others than its last request.
 
         Earlier requests may have left damage behind, and who kills is not the child.
         """
@@ -210,7 +210,7 @@ class Child:
 
     @property
     def has_grown(self) -> bool:
-        """Whether it has answered so much, or grown so much since, that another serves better."""
+        """True if it has answered so much, or grown so much since, that another serves better."""
         if self.answered < 2:
             return False
         grown = _resident_bytes(self.process.pid) - self._begun_bytes
@@ -304,7 +304,7 @@ class WorkerProcess(Closing):
 
     @property
     def ready(self) -> bool:
-        """Whether the child has started, as far as is known."""
+        """True if the child has started, as far as is known."""
         return self._child is not None and self._child.ready
 
     @property

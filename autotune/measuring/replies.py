@@ -18,7 +18,7 @@ _BYTES = ""
 """Key of an object that stands for bytes: where they begin, and how many they are."""
 
 _NUMBERS = ((bool, bool), (int, int), (float, float), (float, int))
-"""What a form takes."""
+"""Forms of numbers, and the types of values that they take."""
 
 
 class ReplyError(Exception):
@@ -73,12 +73,12 @@ def _plain(value: Any, blobs: list[bytes]) -> Any:
         case Mapping():
             return {_name(key): _plain(each, blobs) for key, each in value.items()}
         case Sequence():
-            return [_plain(each, blobs) for each in value]
+            return [_plain(item, blobs) for item in value]
     if getattr(value, "ndim", None) == 0:  # a number of NumPy's
         return _plain(value.item(), blobs)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
-        members = {each.name: _plain(getattr(value, each.name), blobs) for each in fields}
+        members = {field.name: _plain(getattr(value, field.name), blobs) for field in fields}
         return {type(value).__name__: members}
     raise TypeError(f"a reply holds numbers, texts, bytes and data classes, got {type(value)}")
 
@@ -106,7 +106,7 @@ def _formed(value: Any, form: Any, blobs: bytes) -> Any:
                 _formed(each, part, blobs) for each, part in zip(value, parts, strict=True)
             )
     elif origin is list and isinstance(value, list):
-        return [_formed(each, parts[0], blobs) for each in value]
+        return [_formed(item, parts[0], blobs) for item in value]
     elif origin in (Mapping, dict) and isinstance(value, dict):
         return {_text(key): _formed(each, parts[1], blobs) for key, each in value.items()}
     elif form is bytes:
@@ -154,7 +154,7 @@ def _anything(value: Any, blobs: bytes) -> Any:
         case str():
             return _text(value)
         case list():
-            return tuple(_anything(each, blobs) for each in value)
+            return tuple(_anything(item, blobs) for item in value)
         case dict() if _BYTES in value:
             return _bytes(value, blobs)
         case dict():

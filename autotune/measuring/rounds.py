@@ -138,7 +138,7 @@ def take_turns(
         except OutOfTimeError:
             if not rounds:
                 raise
-            return [each if isinstance(each, Measurement) else each[:rounds] for each in turns]
+            return [own if isinstance(own, Measurement) else own[:rounds] for own in turns]
         rounds += 1
         if run.remaining_s < run.elapsed_s - begun_s:
             break

@@ -67,7 +67,7 @@ class Stop:
     _next_look: int = MIN_CALLS + 1  # the fewest samples that can give a 95% interval
 
     def done(self, samples: Sequence[float], spent_s: float) -> bool:
-        """Whether the series ends here.
+        """True if the series ends here.
 
         Args:
             samples: all so far, in seconds.

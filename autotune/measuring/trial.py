@@ -68,11 +68,11 @@ class Race:
 
     @property
     def limit_s(self) -> float:
-        """What every one of the first runs must exceed for a candidate to be abandoned."""
+        """Seconds that all of the first runs must exceed for a candidate to be abandoned."""
         return math.inf if self.best_s is None else self.ratio * self.best_s
 
     def lost(self, first_s: Sequence[float]) -> bool:
-        """Whether the first runs show that a candidate need not be timed.
+        """True if the first runs show that a candidate need not be timed.
 
         The smallest of k independent runs is a lower bound of the median with confidence
         1 - 2**-k whatever their distribution. Two runs are few, so the bound must be far away:
@@ -85,7 +85,7 @@ class Race:
         return min(first_s) > self.limit_s
 
     def behind(self, low_s: float) -> bool:
-        """Whether a candidate that is being timed need not be known more exactly.
+        """True if a candidate that is being timed need not be known more exactly.
 
         It is once the 95% confidence interval of its median lies above the best by more than
         measurements differ from day to day. The candidate was verified and timed: its
