@@ -31,16 +31,15 @@ from autotune.operations.cases import small_case, special_cases
 from autotune.operations.problem import MatrixOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from autotune.core.configuration import Candidate, Configuration
     from autotune.core.deadline import Deadline
-    from autotune.core.device import Device, DeviceLimits
+    from autotune.core.device import DeviceLimits
     from autotune.families.family import KernelFamily
-    from autotune.families.program_cache import ProgramCache
     from autotune.measuring.backend import Backend
-    from autotune.measuring.evaluator import Report
+    from autotune.measuring.effort import Report, Work
     from autotune.operations.problem import Problem
 
 MIN_BATCH = 4
@@ -51,64 +50,27 @@ class CpuEvaluator(Evaluator):
     """Evaluates candidates of CPU families for one problem (see `Evaluator`).
 
     Args:
-        problem: what is computed.
-        families: by name; candidates name them.
-        device: as `read_cpu` gives it; its `max_threads` caps kernels and baseline alike.
-        programs: where emitted modules go.
-        effort: how long and how exactly to measure.
-        workers: compile workers; None takes one for each processor of this process.
-        seed: seeds the operands.
+        work: the task; its device's `max_threads` caps kernels and baseline alike.
         beside: an evaluator whose processes this one may use, and whose baseline if it is for the
             same problem; it is not closed before this one.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None = None,
-        workers: int | None = None,
-        seed: int = 0,
-        beside: Evaluator | None = None,
-    ) -> None:
-        effort = effort or Effort()
-        backend = CpuBackend(
-            problem,
-            families,
-            programs,
-            effort,
-            limits=device.limits,
-            # Nothing is measured meanwhile, so that kernels of one thread are compiled on all
-            # cores.
-            workers=workers or usable_processors(),
-            seed=seed,
-            beside=None if beside is None else beside.backend,
-        )
-        super().__init__(problem, families, device, backend, effort, seed)
+    def __init__(self, work: Work, beside: Evaluator | None = None) -> None:
+        effort = work.effort or Effort()
+        backend = CpuBackend(work, effort, None if beside is None else beside.backend)
+        super().__init__(work.problem, work.families, work.device, backend, effort, work.seed)
 
 
 class CpuBackend(WorkerBackend):
-    """Compiles modules and measures them; arguments are those of `CpuEvaluator`."""
+    """Compiles modules and measures them; see `CpuEvaluator`."""
 
     compiles_ahead = False  # a compiler running beside a measurement would disturb it
 
-    def __init__(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        programs: ProgramCache,
-        effort: Effort,
-        *,
-        limits: DeviceLimits,
-        workers: int,
-        seed: int,
-        beside: Backend | None,
-    ) -> None:
-        usable = limits.names()["max_threads"]
-        threads = min(problem.threads or usable, usable)
+    def __init__(self, work: Work, effort: Effort, beside: Backend | None) -> None:
+        usable = work.device.limits.names()["max_threads"]
+        threads = min(work.problem.threads or usable, usable)
+        # Nothing is measured meanwhile, so that kernels of one thread are compiled on all cores.
+        workers = work.workers or usable_processors()
         environment = {"NUMBA_NUM_THREADS": str(threads)}
 
         def make(key: object) -> Processes:
@@ -116,10 +78,10 @@ class CpuBackend(WorkerBackend):
                 key,
                 SharedWorker(
                     measurement_worker,
-                    programs,
+                    work.programs,
                     effort,
                     threads,
-                    seed,
+                    work.seed,
                     environment={**environment, **BRIEF_SPIN},
                     watched=True,
                     replies=Reply,
@@ -134,14 +96,15 @@ class CpuBackend(WorkerBackend):
                 ),
             )
 
-        super().__init__((programs.folder, effort, threads, workers, seed), make, beside)
+        key = (work.programs.folder, effort, threads, workers, work.seed)
+        super().__init__(key, make, beside)
         self.batch = max(MIN_BATCH, workers)
         self.observes = frozenset({"joules"} if energy_observer() else ())
-        self._problem = problem
-        self._limits = limits
-        self._families = families
-        self._programs = programs
-        self._effort = effort
+        self._problem = work.problem
+        self._limits = work.device.limits
+        self._families = work.families
+        self._programs = work.programs
+        self._timeout_s = effort.compile_timeout_s
         self._compiled: dict[Candidate, _Compile] = {}
         self._callers: set[Path] = set()
 
@@ -180,7 +143,7 @@ class CpuBackend(WorkerBackend):
         missing = [path for path in paths if path not in replies]
         answers: list[Compiled | Failure | None] = self.compilers.run(
             missing,
-            self._effort.compile_timeout_s,
+            self._timeout_s,
             run,
             lambda answered: report(Stage("compiling", answered, len(missing))),
         )

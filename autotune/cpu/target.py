@@ -87,16 +87,7 @@ class CpuTarget(Target):
         """Compile workers and one measurement worker on this machine."""
         from autotune.cpu import CpuEvaluator
 
-        return CpuEvaluator(
-            work.problem,
-            work.families,
-            work.device,
-            work.programs,
-            effort=work.effort,
-            workers=work.workers,
-            seed=work.seed,
-            beside=beside if isinstance(beside, CpuEvaluator) else None,
-        )
+        return CpuEvaluator(work, beside if isinstance(beside, CpuEvaluator) else None)
 
     def kernel(
         self,

@@ -1,4 +1,4 @@
-"""Effort that an evaluator puts into measuring, and the values that it reports."""
+"""An evaluator's task, the effort it puts into measuring, and the values that it reports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from autotune.core.objective import TIME, Objective
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from autotune.core.device import Device
     from autotune.core.measurement import Measurement
+    from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.operations.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,29 @@ class Effort:
     abandon_ratio: float = 1.5
     finals_s: float = 3.0
     objective: Objective = TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The task of an evaluator.
+
+    Attributes:
+        problem: what is computed.
+        families: by name.
+        device: as `Target.device` gives it.
+        programs: where sources and binaries go.
+        effort: how long and how exactly to measure; None takes the default.
+        workers: compile workers; None takes one for each core.
+        seed: seeds the operands.
+    """
+
+    problem: Problem
+    families: Mapping[str, KernelFamily]
+    device: Device
+    programs: ProgramCache
+    effort: Effort | None = None
+    workers: int | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

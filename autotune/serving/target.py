@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
+from autotune.measuring.effort import Work as Work
 
 if TYPE_CHECKING:
     from autotune.core.check import Check
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.families.gpu.launch import Binary
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
-    from autotune.measuring.evaluator import Effort, Evaluator
+    from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
     from autotune.serving.background import Job
     from autotune.serving.clock import Clock
@@ -72,29 +73,6 @@ class Placement:
     replaced: frozenset[str] = frozenset()
     arguments: tuple[tuple[str, str], ...] | None = None
     comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What an evaluator is for.
-
-    Attributes:
-        problem: what is computed.
-        families: by name.
-        device: as `Target.device` gives it.
-        programs: where sources and binaries go.
-        effort: how long and how exactly to measure; None takes the default.
-        workers: compile workers; None takes one for each core.
-        seed: seeds the operands.
-    """
-
-    problem: Problem
-    families: Mapping[str, KernelFamily]
-    device: Device
-    programs: ProgramCache
-    effort: Effort | None = None
-    workers: int | None = None
-    seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

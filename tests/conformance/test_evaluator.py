@@ -16,6 +16,7 @@ from autotune.core.measurement import Outcome
 from autotune.cpu import CpuEvaluator
 from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
 from autotune.operations.problem import Gemm
 
@@ -181,12 +182,14 @@ class TestCpuEvaluator(EvaluatorConformance):
         folder = tmp_path_factory.mktemp("suspects")
         family = write_suspects(folder)
         with CpuEvaluator(
-            Gemm(40, 30, 50),
-            {family.name: family, "meddler": write_meddlers(folder)},
-            read_cpu(),
-            ProgramCache(folder / "programs"),
-            effort=Effort(budget_s=0.02, timeout_s=15.0, finals_s=0.2),
-            workers=2,
+            Work(
+                Gemm(40, 30, 50),
+                {family.name: family, "meddler": write_meddlers(folder)},
+                read_cpu(),
+                ProgramCache(folder / "programs"),
+                effort=Effort(budget_s=0.02, timeout_s=15.0, finals_s=0.2),
+                workers=2,
+            )
         ) as evaluator:
             yield evaluator
 

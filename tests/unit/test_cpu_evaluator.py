@@ -22,6 +22,7 @@ from autotune.cpu import CpuEvaluator, CpuKernel, load_kernel
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.rig import PROBE_BEST_S
 from autotune.families.program_cache import ProgramCache
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.timing import MIN_CALLS, time_calls, timed
 from autotune.measuring.trial import PROBE_RATIO
@@ -309,8 +310,10 @@ def make_evaluator(
 ) -> CpuEvaluator:
     arguments: dict[str, Any] = {"effort": QUICK, "workers": 1, **changes}
     device = arguments.pop("device", None) or read_cpu()
+    beside = arguments.pop("beside", None)
     problem = problem or Gemm(24, 30, 20)
-    return CpuEvaluator(problem, {family.name: family}, device, programs, **arguments)
+    work = Work(problem, {family.name: family}, device, programs, **arguments)
+    return CpuEvaluator(work, beside)
 
 
 def test_candidates_that_differ_at_run_time_share_one_program(
@@ -422,7 +425,7 @@ def test_a_hopeless_candidate_is_not_run_at_full_size(programs: ProgramCache) ->
 
     best_s = 1.1 * PROBE_BEST_S  # the product has 0.2 s of work for a core, one element at a time
     with CpuEvaluator(
-        problem, families, read_cpu(), programs, effort=QUICK, workers=1
+        Work(problem, families, read_cpu(), programs, effort=QUICK, workers=1)
     ) as evaluator:
         measurement = evaluator.evaluate(slow, best_s=best_s)
     assert measurement.outcome is Outcome.ABANDONED

@@ -16,6 +16,7 @@ from autotune.cpu import CpuEvaluator
 from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring import backend
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.processes import MARK
 from autotune.operations.cases import Case
@@ -33,12 +34,14 @@ def evaluator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
     folder = tmp_path_factory.mktemp("meddlers")
     family = write_meddlers(folder)
     with CpuEvaluator(
-        Gemm(40, 30, 50, threads=1),
-        {family.name: family},
-        read_cpu(),
-        ProgramCache(folder / "programs"),
-        effort=Effort(budget_s=0.02, finals_s=0.4),
-        workers=1,
+        Work(
+            Gemm(40, 30, 50, threads=1),
+            {family.name: family},
+            read_cpu(),
+            ProgramCache(folder / "programs"),
+            effort=Effort(budget_s=0.02, finals_s=0.4),
+            workers=1,
+        )
     ) as evaluator:
         yield evaluator
 
@@ -102,12 +105,14 @@ def test_a_process_that_has_measured_a_lot_is_replaced(
 def test_one_finalist_takes_no_other_along(tmp_path: Path) -> None:
     family = write_meddlers(tmp_path)
     with CpuEvaluator(
-        Gemm(40, 30, 50, threads=1),
-        {family.name: family},
-        read_cpu(),
-        ProgramCache(tmp_path / "programs"),
-        effort=Effort(budget_s=0.02, finals_s=0.2),
-        workers=1,
+        Work(
+            Gemm(40, 30, 50, threads=1),
+            {family.name: family},
+            read_cpu(),
+            ProgramCache(tmp_path / "programs"),
+            effort=Effort(budget_s=0.02, finals_s=0.2),
+            workers=1,
+        )
     ) as evaluator:
         finals = evaluator.finals([meddler("dies_later"), meddler()])
     assert list(tmp_path.rglob("*.died"))

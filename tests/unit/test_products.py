@@ -19,6 +19,7 @@ from autotune.core.paths import CacheLocations
 from autotune.cpu import CpuEvaluator
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.operations.formula import Formula
 from autotune.operations.problem import GEMM, Product
@@ -110,7 +111,7 @@ def test_kernels_are_verified_against_the_formula(
         asked = replace(wanted, defined=defined)
         known = {"rows": replace(family, defined=defined)}
         programs = ProgramCache(CacheLocations.at(warm_cache).programs)
-        with CpuEvaluator(asked, known, device, programs, effort=QUICK) as evaluator:
+        with CpuEvaluator(Work(asked, known, device, programs, QUICK)) as evaluator:
             assert evaluator.evaluate(candidate, None).outcome is outcome
 
 
