@@ -162,10 +162,8 @@ def load_kernel(
     It is made once, however many threads and problems ask for it.
 
     Raises:
-        SpaceError: the configuration is not one of the family's.
-        FamilyError: the template is at fault.
         CompileError: Numba refuses the emitted module.
-        CacheError: the program cache cannot be written.
+        AutotuneError: whatever `write_program` raises.
     """
     if not isinstance(configuration, Configuration):
         configuration = Configuration(configuration)

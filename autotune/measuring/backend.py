@@ -126,8 +126,6 @@ class Processes:
         compilers: compile, where that is a process of its own.
 
     Attributes:
-        key: the same.
-        worker: the same.
         baselines: of the problems that were measured here.
     """
 

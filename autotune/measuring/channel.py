@@ -1,7 +1,7 @@
-"""One end of a socket between a process and its child: whole messages, each known by its number.
+"""One end of a socket between a process and its child, for whole messages with numbers.
 
-A reply carries the number of its request, which nobody can foretell. What a kernel writes to the
-socket without it is no reply, and costs the process that it runs in.
+A reply carries the random number of its request. A kernel that writes to the socket without it
+sends no reply, and costs the process that it runs in.
 """
 
 from __future__ import annotations
@@ -61,10 +61,7 @@ class Channel:
         return cls(socket.socket(fileno=moved))
 
     def ask(self, request: Any) -> None:
-        """Send a request: the next reply is to this one.
-
-        Args:
-            request: picklable. Requests go to processes that do as they are told anyway.
+        """Send a picklable request: the next reply is to this one.
 
         Raises:
             OSError: there is nobody to read it.
@@ -110,7 +107,9 @@ class Channel:
         """The next message, if it is whole after that many seconds; None waits for more of it."""
         if (message := self._whole()) is not None:
             return message
-        if not _readable(self._end, timeout_s):
+        ready = select.poll()  # not select, whose numbers end at 1024
+        ready.register(self._end, select.POLLIN)
+        if not ready.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000):
             return None
         more = self._end.recv(_AT_ONCE)
         if not more:
@@ -140,9 +139,3 @@ class Channel:
     def _send(self, content: bytes) -> None:
         header = _LENGTH.pack(_NUMBER + len(content)) + self._number
         self._end.sendall(b"".join((header, content)))
-
-
-def _readable(end: socket.socket, timeout_s: float | None) -> bool:
-    waiting = select.poll()  # not select, whose numbers end at 1024
-    waiting.register(end, select.POLLIN)
-    return bool(waiting.poll(None if timeout_s is None else max(0.0, timeout_s) * 1000))

@@ -84,11 +84,8 @@ class Evaluator:
         seed: seeded the operands; those of finals are drawn by the numbers after it.
 
     Attributes:
-        device: the same.
-        backend: the same.
-        effort: the same.
-        deadline: of the run; whoever makes the run sets it.
-        report: callback for compiling and finals; whoever makes the run sets it.
+        deadline: of the run, which sets it.
+        report: callback for compiling and finals; the run sets it.
         batch: candidates to have prepared at a time: enough to keep every compiler busy.
 
     Raises:

@@ -57,7 +57,7 @@ class Ceiling:
         read. Of other operations only the output is known to be written whole.
 
         Args:
-            problem: what is computed.
+            problem: to compute.
             accuracy: the accuracy class that the kernel promises.
         """
         output = next(operand for operand in problem.operands if operand.written)
@@ -83,13 +83,8 @@ UNKNOWN = Ceiling(math.inf, math.inf)
 def cpu_ceiling(threads: int, vector_bits: int, itemsize: int) -> Ceiling:
     """The ceiling of threads of a processor.
 
-    Those are two vectors of multiply-adds in every cycle, four of them where they are of 128 bits,
-    and what the level-1 cache gives.
-
-    Args:
-        threads: how many.
-        vector_bits: width of the widest vectors.
-        itemsize: bytes per element.
+    That is two vectors of multiply-adds in every cycle, four of them where they are of 128 bits,
+    and the bandwidth of the level-1 cache.
     """
     lanes = max(512, 2 * vector_bits) // 8 / itemsize
     return Ceiling(threads * 2 * lanes * HIGHEST_HZ, threads * 3 * _LINE * HIGHEST_HZ)
@@ -98,11 +93,11 @@ def cpu_ceiling(threads: int, vector_bits: int, itemsize: int) -> Ceiling:
 def gpu_ceiling(
     compute_capability: int, multiprocessors: int, itemsize: int, clock_hz: float | None
 ) -> Ceiling:
-    """The ceiling of a GPU: its tensor cores, and what the level-2 cache gives multiprocessors.
+    """The ceiling of a GPU: its tensor cores, and the bandwidth of the level-2 cache.
 
     Args:
         compute_capability: ten times the major version plus the minor one.
-        multiprocessors: how many it has.
+        multiprocessors: number of them.
         itemsize: bytes per element.
         clock_hz: the highest clock; None where it is not known.
     """

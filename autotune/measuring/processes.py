@@ -125,11 +125,7 @@ class Closing(ABC):
 
 
 class Child:
-    """A running child: its process, the channel to it, and what it printed.
-
-    Args:
-        environment: variables to set on top of the inherited ones.
-        watched: whether a request may not change the process.
+    """A running child: its process, the channel to it, and its output.
 
     Raises:
         WorkerError: no process can be started.
@@ -328,11 +324,6 @@ class WorkerProcess(Closing):
     def submit(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> None:
         """Send a request; its time limit runs from here, not from the start of the process.
 
-        Args:
-            request: picklable.
-            timeout_s: its time limit.
-            deadline: of the run that it is made for.
-
         Raises:
             WorkerError: the worker does not start.
             OutOfTimeError: the run was over before it had started; nothing was sent.
@@ -352,9 +343,8 @@ class WorkerProcess(Closing):
     def collect(self) -> Any:
         """Wait for the reply to the request submitted last.
 
-        Returns:
-            The reply, or a `Failure`. Unless the handler raised, the child is gone after a
-            failure, with every process it started, and the next request starts another.
+        Unless the handler raised, the child is gone after a `Failure`, with every process it
+        started, and the next request starts another.
 
         Raises:
             OutOfTimeError: the run was over first; the child is gone, too.
@@ -394,10 +384,7 @@ class WorkerProcess(Closing):
         return reply
 
     def call(self, request: Any, timeout_s: float, deadline: Deadline | None = None) -> Any:
-        """Send a request and wait for its reply.
-
-        Returns:
-            The reply, or a `Failure`.
+        """The reply to a picklable request, or a `Failure`.
 
         Raises:
             WorkerError: the worker does not start.

@@ -64,9 +64,9 @@ def hold_rounds(
 
     Args:
         measurements: the finalists' verification, in their order.
-        visits: what times those that were found right, by their positions.
+        visits: time those that were found right, by their positions.
         baseline: as measured alone; None when there is none.
-        visit_baseline: what times it; None where it takes no part.
+        visit_baseline: times it; None where it takes no part.
         budget_s: seconds of timed calls, all together.
         confirm: called after the last timed call, for those that took all their turns.
         deadline: of the run.
@@ -171,7 +171,7 @@ def conclude(
     score: Score = _median_s,
     objective: Objective = TIME,
 ) -> Finals:
-    """The finals that the rounds amount to.
+    """The finals that rounds amount to.
 
     Args:
         measurements: the finalists' verification, in their order.
@@ -221,12 +221,7 @@ def _confirm_fastest(
 ) -> list[Measurement]:
     """The finalists' verification, and of those that took all their turns the one after them.
 
-    Those that there is no time for are out.
-
-    Args:
-        measurements: the verification before.
-        best_first: positions of those that took all their turns.
-        confirm: verifies one again.
+    Those that there is no time for are out; the best come first.
 
     Raises:
         OutOfTimeError: the run was over before one was found right.

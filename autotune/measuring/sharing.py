@@ -1,8 +1,7 @@
-"""One measurement process for several problems, each of which finds its operands kept there.
+"""One measurement process for several problems, which keeps their operands.
 
-What a measurement needs besides a kernel (operands, references computed from them) takes longer to
-make than most kernels take to time. A run over many problems makes it once for each, and starts
-the process once.
+Operands, and references computed from them, take longer to make than most kernels take to time. A
+run over many problems makes them once for each, and starts the process once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Timing calls until the median is known well enough or the time is spent."""
+"""Timing of calls until the median is known well enough or the time is spent."""
 
 from __future__ import annotations
 
@@ -67,12 +67,7 @@ class Stop:
     _next_look: int = MIN_CALLS + 1  # the fewest samples that can give a 95% interval
 
     def done(self, samples: Sequence[float], spent_s: float) -> bool:
-        """True if the series ends here.
-
-        Args:
-            samples: all so far, in seconds.
-            spent_s: seconds they took, by whatever clock the limits are.
-        """
+        """True if the series ends after these samples, which took so many seconds."""
         if spent_s >= self.deadline_s:
             return True
         if spent_s >= self.budget_s and len(samples) >= MIN_CALLS:
@@ -99,12 +94,7 @@ class Poking:
         self._begun = False
 
     def begin(self, samples: int, expected_s: float) -> None:
-        """Poke, if it is time; the sample follows at once.
-
-        Args:
-            samples: how many there are.
-            expected_s: about how long a call takes.
-        """
+        """Poke, if it is time after so many samples; the next one follows at once."""
         if self._poke is None or samples < self._next:
             return
         if self._spent_s > POKE_SHARE * self._elapsed_s:
@@ -116,11 +106,7 @@ class Poking:
         self._begun = True
 
     def end(self, elapsed_s: float) -> None:
-        """Look at what the sample has left, if there was a poke before it.
-
-        Args:
-            elapsed_s: seconds since the series began.
-        """
+        """Check the operands after the sample, if there was a poke before it."""
         if self._begun and self._poke is not None:
             self._poke.end()
             self._begun = False
@@ -143,14 +129,14 @@ def time_calls(
     What the clock hardly sees is timed again, twice as often.
 
     Args:
-        call: what to time.
+        call: the call.
         expected_s: about how long it takes.
-        budget_s: as in `Stop`.
-        interval: as in `Stop`.
-        deadline_s: as in `Stop`.
-        enough: as in `Stop`.
-        poke: what changes operands before some of the samples; its own time does not count in any.
-        clock: the clock, in nanoseconds.
+        budget_s: see `Stop`.
+        interval: see `Stop`.
+        deadline_s: see `Stop`.
+        enough: see `Stop`.
+        poke: changes operands before some of the samples; its own time does not count in any.
+        clock: in nanoseconds.
     """
     batch = max(1, math.ceil(BATCH_S / max(expected_s, 1e-9)))
     samples: list[float] = []

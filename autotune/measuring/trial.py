@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autotune.measuring.effort import Effort
-    from autotune.measuring.observing import Observer
-    from autotune.measuring.rig import Bench, Loaded, Rig
+    from autotune.measuring.rig import Bench, Loaded, Observer, Rig
     from autotune.operations.verification import Verdict
 
 BRIEF_S = 0.05
@@ -78,21 +77,15 @@ class Race:
         1 - 2**-k whatever their distribution. Two runs are few, so the bound must be far away:
         a candidate that is as fast as the best is abandoned only if `FIRST_RUNS` runs in a row
         take `ratio` times its own median.
-
-        Args:
-            first_s: seconds of the first runs.
         """
         return min(first_s) > self.limit_s
 
     def behind(self, low_s: float) -> bool:
         """True if a candidate that is being timed need not be known more exactly.
 
-        It is once the 95% confidence interval of its median lies above the best by more than
-        measurements differ from day to day. The candidate was verified and timed: its
-        measurement stands, with the wider interval.
-
-        Args:
-            low_s: lower end of that interval, in seconds.
+        It is once the 95% confidence interval of its median, which begins at `low_s`, lies above
+        the best by more than measurements differ from day to day. The candidate was verified and
+        timed: its measurement stands, with the wider interval.
         """
         if self.best_s is None:
             return False
@@ -112,13 +105,9 @@ class _Standing:
     worst: float = 0.0
 
     def fault(self, verdict: Verdict, when: str = "") -> Evaluated | None:
-        """The reply, if a verdict is against the program.
+        """The reply, if a verdict is against the program; `when` says what had gone before.
 
         Damage may be another's, which this process ran before.
-
-        Args:
-            verdict: of a call.
-            when: what had gone before; empty for the first call.
         """
         if verdict.right:
             self.worst = max(self.worst, verdict.error)

@@ -26,7 +26,7 @@ from autotune.measuring.messages import (
     Vendor,
     Visit,
 )
-from autotune.measuring.observing import EnergyObserver
+from autotune.measuring.rig import EnergyObserver
 from autotune.measuring.rounds import conclude
 from autotune.operations.problem import Gemm
 
