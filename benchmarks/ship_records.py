@@ -14,8 +14,8 @@ from pathlib import Path
 from autotune.core.paths import data_dir
 from autotune.model import Portfolio
 from autotune.store import TuningCache, TuningRecord, export_lines, shipped_records, superseded
+from autotune.store.files import COMPRESSED, read_portfolios, read_records
 from autotune.store.portfolio import portfolio_document
-from autotune.store.shipped import COMPRESSED, read_portfolios, read_records
 from autotune.store.strict_json import line
 
 

@@ -28,6 +28,7 @@ from autotune.model import (
 )
 from autotune.operations.problem import Gemm, multiplies
 from autotune.serving.fitting import Fits
+from autotune.store import PortfolioHead
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,14 +91,14 @@ class Predictor:
     The device's own portfolio speaks, or the one of the device most like it.
 
     Args:
-        portfolios: those there are, the preferred first.
+        portfolios: those there are, the preferred first; a head's is decoded when it is needed.
         families: by name.
         device: where kernels run.
     """
 
     def __init__(
         self,
-        portfolios: Iterable[Portfolio],
+        portfolios: Iterable[Portfolio | PortfolioHead],
         families: Mapping[str, KernelFamily],
         device: Device,
     ) -> None:
@@ -105,9 +106,13 @@ class Predictor:
         self._device = device
         own = device.fingerprint
         # Sorting keeps the order of preference among equals.
-        self._portfolios = sorted(
-            (each for each in portfolios if each.fingerprint.kind == own.kind),
-            key=lambda each: -each.fingerprint.likeness(own),
+        heads = [
+            each if isinstance(each, PortfolioHead) else PortfolioHead.known(each)
+            for each in portfolios
+        ]
+        self._heads = sorted(
+            (head for head in heads if head.subject.fingerprint.kind == own.kind),
+            key=lambda head: -head.subject.fingerprint.likeness(own),
         )
         self._fits = Fits(families, device.limits)
         self._lock = threading.Lock()
@@ -196,13 +201,14 @@ class Predictor:
         """
         kind = problem.dtype, problem.result_dtype, problem.accuracy
         like = [
-            each
-            for each in self._portfolios
-            if (each.dtype, each.out_dtype, each.accuracy) == kind
+            head
+            for head in self._heads
+            if (head.subject.dtype, head.subject.out_dtype, head.subject.accuracy) == kind
         ]
-        yield from (each for each in like if each.threads == problem.threads)
-        if problem.threads is not None:
-            yield from (each for each in like if each.threads is None)
+        for threads in dict.fromkeys((problem.threads, None)):
+            for head in like:
+                if head.subject.threads == threads and (found := head.read()) is not None:
+                    yield found
 
     def _ranked(self, problem: Gemm) -> _Ranked | None:
         """The first portfolio that has programs for problems like this, and its choices."""
@@ -363,7 +369,7 @@ def predictor_of(
     Raises:
         CacheError: a source cannot be read.
     """
-    found = [each for source in sources for each in source.portfolios(operation, target)]
+    found = [each for source in sources for each in source.portfolio_heads(operation, target)]
     return Predictor(found, families, device)
 
 

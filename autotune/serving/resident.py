@@ -21,9 +21,8 @@ from autotune.families.catalog import catalog
 from autotune.families.program_cache import ProgramCache
 from autotune.serving.fitting import Fits
 from autotune.serving.predicting import Predictor, predictor_of
-from autotune.store.kept import kept_sources, state_of
 from autotune.store.schema import written
-from autotune.store.sources import VARIABLE, shapes
+from autotune.store.sources import VARIABLE, kept_sources, shapes, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

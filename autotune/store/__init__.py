@@ -2,6 +2,7 @@
 
 from autotune.store.binary import BinaryRecord
 from autotune.store.cache import MeasuredProblem, StoredMeasurement, TuningCache
+from autotune.store.files import read_portfolios, shipped_binary, shipped_records
 from autotune.store.interchange import (
     Stored,
     document_of,
@@ -19,10 +20,9 @@ from autotune.store.matching import (
     problem_sizes,
     size_distance,
 )
-from autotune.store.portfolio import read_portfolio
+from autotune.store.portfolio import PortfolioHead, read_portfolio
 from autotune.store.ranking import preference, superseded
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord
-from autotune.store.shipped import read_portfolios, shipped_binary, shipped_records
 from autotune.store.sources import RecordSource, pools, record_sources
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Match",
     "MatchQuality",
     "MeasuredProblem",
+    "PortfolioHead",
     "RecordSource",
     "Stored",
     "StoredMeasurement",

@@ -17,7 +17,13 @@ from autotune.core.errors import CacheError, InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.store import schema, strict_json
 from autotune.store.interchange import without_binaries
-from autotune.store.portfolio import portfolio_document, read_portfolio
+from autotune.store.portfolio import (
+    PortfolioHead,
+    decoded,
+    portfolio_document,
+    read_portfolio,
+    subject_of,
+)
 from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
@@ -28,7 +34,6 @@ if TYPE_CHECKING:
     from autotune.core.device import DeviceFingerprint
     from autotune.model.portfolio import Portfolio
     from autotune.operations.problem import Problem
-    from autotune.store.interchange import AnyStored
 
 _log = logging.getLogger(__name__)
 
@@ -161,20 +166,30 @@ class TuningCache:
             connection.execute(_DELETE_UNNAMED_BINARIES)
             return stored > 0
 
-    def portfolios(
+    def portfolio_heads(
         self, operation: str | None = None, target: str | None = None
-    ) -> list[Portfolio]:
-        """The portfolios that fit, of all devices; None fits all.
+    ) -> list[PortfolioHead]:
+        """The portfolios that fit, of all devices, by what they are for; None fits all.
 
         One that cannot be read is logged and left out.
         """
         found = []
         for document in self.portfolio_documents(operation, target):
             try:
-                found.append(self._taken(read_portfolio(strict_json.parse(document))))
+                head = PortfolioHead.of(
+                    subject_of(document), str(self.path), functools.partial(_portfolio, document)
+                )
             except InputError as error:
                 _log.warning("%s: a portfolio is left out: %s", self.path, error)
+            else:
+                found.append(head if self._trusted else head.without_binaries())
         return found
+
+    def portfolios(
+        self, operation: str | None = None, target: str | None = None
+    ) -> list[Portfolio]:
+        """Like `portfolio_heads`, decoded."""
+        return decoded(self.portfolio_heads(operation, target))
 
     def portfolio_documents(
         self, operation: str | None = None, target: str | None = None
@@ -403,8 +418,8 @@ class TuningCache:
                 _log.warning("%s: record %s is left out: %s", self.path, id_, error)
         return found
 
-    def _taken(self, stored: AnyStored) -> AnyStored:
-        return stored if self._trusted else without_binaries(stored)
+    def _taken(self, record: TuningRecord) -> TuningRecord:
+        return record if self._trusted else without_binaries(record)
 
     def _read(
         self, query: str, values: tuple[object, ...], *, since: int = 1
@@ -460,6 +475,10 @@ def _where(**wanted: str | None) -> tuple[str, tuple[str, ...]]:
 @functools.lru_cache(maxsize=4096)
 def _record(document: str) -> TuningRecord:
     return TuningRecord.from_json(strict_json.parse(document))
+
+
+def _portfolio(document: str) -> Portfolio:
+    return read_portfolio(strict_json.parse(document))
 
 
 def _stored(row: tuple[Any, ...]) -> StoredMeasurement:

@@ -18,6 +18,7 @@ from autotune.core.writing import deliver
 from autotune.model.portfolio import Portfolio
 from autotune.store import strict_json
 from autotune.store.portfolio import portfolio_document, read_portfolio
+from autotune.store.portfolio import without_binaries as with_no_binaries
 from autotune.store.record import TuningRecord
 
 if TYPE_CHECKING:
@@ -71,9 +72,12 @@ def import_records(file: Path) -> list[Stored]:
     stored = []
     for number, line in read_lines(file):
         try:
-            stored.append(without_binaries(parse_line(line)))
+            read = parse_line(line)
         except InputError as error:
             raise InputError(f"{file}:{number}: {error}") from error
+        stored.append(
+            without_binaries(read) if isinstance(read, TuningRecord) else with_no_binaries(read)
+        )
     return stored
 
 
@@ -89,12 +93,9 @@ def parse_line(line: str) -> Stored:
     return TuningRecord.from_json(document)
 
 
-def without_binaries(stored: AnyStored) -> AnyStored:
-    """How a binary is launched is as good as code: it is taken from no stranger."""
-    if isinstance(stored, TuningRecord):
-        return replace(stored, binary=None)
-    entries = (replace(each, binary=None, support=None) for each in stored.entries)
-    return replace(stored, entries=tuple(entries))
+def without_binaries(record: TuningRecord) -> TuningRecord:
+    """A record as a stranger's is taken: how a binary is launched is as good as code."""
+    return replace(record, binary=None)
 
 
 def read_lines(file: Path) -> Iterator[tuple[int, str]]:

@@ -1,31 +1,148 @@
 """Portfolios as documents: what the cache holds and what is shipped, checked when read."""
 
-from __future__ import annotations
-
+import functools
 import hashlib
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+import json
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import msgspec
 
 from autotune.core import checks
+from autotune.core.checks import Line
 from autotune.core.configuration import Configuration
+from autotune.core.device import DeviceFingerprint
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.model.book import later_prices
-from autotune.model.portfolio import LARGEST, Entry, Portfolio
+from autotune.model.portfolio import LARGEST, Entry, Portfolio, Threads
 from autotune.model.terms import FIRST_TERMS, TERMS
 from autotune.operations.problem import ACCURACIES, LAYOUTS
 from autotune.store import strict_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 FORMAT = 1
 """Version of a portfolio's JSON; it also says what the prices are of."""
 
 _DIGITS = 16
+
+TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
+"""A text of JSON: a quote within it has a backslash before it."""
+
+FLAT = rf'\{{[^{{}}"]*(?:{TEXT}[^{{}}"]*)*\}}'
+DEVICE = re.compile(rf'"fingerprint": (\{{"kind": {TEXT}, "name": {TEXT}, "fields": {FLAT}\}})')
+"""A fingerprint as this package writes it, which is found in the middle of no text."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The problems and the device that a portfolio is for."""
+
+    operation: Line
+    target: Line
+    fingerprint: DeviceFingerprint
+    dtype: Line
+    out_dtype: Line
+    accuracy: Line
+    threads: Threads | None
+
+
+_SUBJECT = {
+    each.name: re.compile(rf'"{each.name}": ({TEXT}|null|\d{{1,18}})')
+    for each in fields(Subject)
+    if each.name != "fingerprint"
+}
+_HEAD = 1 << 14
+"""Characters of a portfolio's text among which its subject is, as this package writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PortfolioHead:
+    """A portfolio by its subject; its programs are decoded when they are asked for.
+
+    Attributes:
+        subject: what its text says that it is for.
+        read: gives the portfolio; None, and a warning, where it is no good.
+    """
+
+    subject: Subject
+    read: Callable[[], Portfolio | None] = field(compare=False)
+
+    @classmethod
+    def of(cls, subject: Subject, where: str, decode: Callable[[], object]) -> "PortfolioHead":
+        """The head of a portfolio.
+
+        Args:
+            subject: as `subject_of` has it.
+            where: its place, for the warning.
+            decode: gives the portfolio, or raises an `InputError`.
+        """
+
+        @functools.cache
+        def read() -> Portfolio | None:
+            try:
+                portfolio = decode()
+                if isinstance(portfolio, Portfolio) and _subject(portfolio) == subject:
+                    return portfolio
+                error = InputError("the subject must be that of the whole portfolio")
+            except InputError as raised:
+                error = raised
+            _log.warning("%s: a portfolio is left out: %s", where, error)
+            return None
+
+        return cls(subject, read)
+
+    @classmethod
+    def known(cls, portfolio: Portfolio) -> "PortfolioHead":
+        """The head of a portfolio that has been decoded."""
+        return cls(_subject(portfolio), lambda: portfolio)
+
+    def without_binaries(self) -> "PortfolioHead":
+        """The same without what it says of binaries."""
+
+        def read() -> Portfolio | None:
+            found = self.read()
+            return None if found is None else without_binaries(found)
+
+        return PortfolioHead(self.subject, read)
+
+
+def without_binaries(portfolio: Portfolio) -> Portfolio:
+    """A portfolio as a stranger's is taken: how a binary is launched is as good as code."""
+    entries = (replace(each, binary=None, support=None) for each in portfolio.entries)
+    return replace(portfolio, entries=tuple(entries))
+
+
+def decoded(heads: Iterable[PortfolioHead]) -> list[Portfolio]:
+    """The portfolios; those that are no good are left out."""
+    return [found for head in heads if (found := head.read()) is not None]
+
+
+def _subject(portfolio: Portfolio) -> Subject:
+    return Subject(**{each.name: getattr(portfolio, each.name) for each in fields(Subject)})
+
+
+def subject_of(text: str) -> Subject:
+    """The subject of a portfolio's text, of which the rest is not decoded.
+
+    Raises:
+        InputError: the text is no portfolio's.
+    """
+    head = text[:_HEAD]
+    if device := DEVICE.search(head):
+        # A field of the device may have the name of one that is looked for.
+        rest = head[: device.start()] + head[device.end() :]
+        found = {name: pattern.search(rest) for name, pattern in _SUBJECT.items()}
+        if all(found.values()):
+            stated = {name: json.loads(match[1]) for name, match in found.items() if match}
+            stated["fingerprint"] = strict_json.parse(device[1])
+            return checks.checked(stated, Subject)
+    return checks.checked(strict_json.parse(text), Subject)
 
 
 def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import heapq
 import logging
@@ -11,27 +10,23 @@ import sys
 from collections import defaultdict
 from importlib import metadata, util
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from autotune.core import session
 from autotune.core.errors import InputError
-from autotune.core.facts import stamps_of
-from autotune.core.paths import data_dir, expanded, others_who_write
+from autotune.core.paths import data_dir, expanded
 from autotune.store import strict_json
 from autotune.store.cache import TuningCache
-from autotune.store.interchange import without_binaries
-from autotune.store.lines import index_of, portfolios_at, records_at
+from autotune.store.files import RecordFiles, is_trusted
 from autotune.store.matching import problem_sizes, size_distance, without
-from autotune.store.shipped import shipped_binary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
     from autotune.core.device import DeviceFingerprint
-    from autotune.core.facts import Stamp
-    from autotune.model.portfolio import Portfolio
     from autotune.operations.operation import Operation
     from autotune.operations.problem import Problem
+    from autotune.store.portfolio import PortfolioHead
     from autotune.store.record import TuningRecord
 
 VARIABLE = "AUTOTUNE_RECORDS"
@@ -42,6 +37,8 @@ GROUP = "autotune.records"
 
 FARTHEST = 512
 """Problems, other than a problem itself, whose records are looked at for it."""
+
+Kept = TypeVar("Kept")
 
 _log = logging.getLogger(__name__)
 
@@ -63,94 +60,53 @@ class RecordSource(Protocol):
         """The binary with this SHA-256, where it is here and as it should be."""
         ...
 
-    def portfolios(self, operation: str, target: str) -> Iterable[Portfolio]:
-        """Of all devices."""
+    def portfolio_heads(self, operation: str, target: str) -> Iterable[PortfolioHead]:
+        """The portfolios of all devices, by what they are for."""
         ...
 
 
-class RecordFiles:
-    """Records in JSON Lines: a file, or a folder with ``<device>/<operation>.jsonl`` in it.
-
-    Files are read again only when they have changed.
+class KeptSource:
+    """A source that is asked once for everything, for look-ups of many problems in one process.
 
     Args:
-        path: the file or the folder.
-        kind: the kind of device that is looked for: folders of others are passed over.
-        trusted: whether it came with this package, or a distribution; otherwise binaries, and how
-            they are launched, are taken only from files that nobody else may write.
+        source: what is asked.
     """
 
-    def __init__(self, path: Path, kind: str, *, trusted: bool = False) -> None:
-        self._path = path
-        self._kind = kind
-        self._trusted = trusted
-        self._trusts: dict[Path, bool] = {}
+    def __init__(self, source: RecordSource) -> None:
+        self._source = source
+        self._answers: dict[tuple[str, ...], Any] = {}
 
-    def problems(self, operation: str, target: str) -> Iterable[tuple[str, str]]:
+    def problems(self, operation: str, target: str) -> Collection[tuple[str, str]]:
         """See `RecordSource.problems`."""
-        return list(
-            dict.fromkeys(
-                key
-                for stamp, _ in self._stamps(f"{operation}.jsonl")
-                for key in index_of(stamp).records.get((operation, target), ())
-            )
-        )
+        return self._ask("problems", dict.fromkeys, operation, target)
 
     def of_problem(
         self, fingerprint: str, operation: str, problem: str, target: str
-    ) -> Iterable[TuningRecord]:
-        """See `RecordSource.of_problem`."""
-        found = [
-            record if trusted else without_binaries(record)
-            for trusted, record in self._records(operation, target, (fingerprint, problem))
-        ]
-        return sorted(found, key=lambda record: record.created, reverse=True)
+    ) -> Sequence[TuningRecord]:
+        """See `RecordSource.of_problem`; all problems are listed for none of it."""
+        listed = self._answers.get(("problems", operation, target))
+        if listed is not None and (fingerprint, problem) not in listed:
+            return ()
+        return self._ask("of_problem", tuple, fingerprint, operation, problem, target)
 
     def binary(self, digest: str) -> bytes | None:
         """See `RecordSource.binary`."""
-        folder = self._path if self._path.is_dir() else self._path.parent
-        return shipped_binary(digest, folder, None if self._trusted else self._is_trusted)
+        return self._ask("binary", _same, digest)
 
-    def portfolios(self, operation: str, target: str) -> Iterable[Portfolio]:
-        """See `RecordSource.portfolios`."""
-        return [
-            each if trusted else without_binaries(each)
-            for stamp, trusted in self._stamps(f"{operation}.portfolio.jsonl")
-            for each in portfolios_at(stamp, (operation, target))
-        ]
+    def portfolio_heads(self, operation: str, target: str) -> Sequence[PortfolioHead]:
+        """See `RecordSource.portfolio_heads`."""
+        return self._ask("portfolio_heads", tuple, operation, target)
 
-    def _records(
-        self, operation: str, target: str, *keys: tuple[str, str]
-    ) -> Iterator[tuple[bool, TuningRecord]]:
-        """The records of some keys, or all, and whether each may say how binaries are launched."""
-        for stamp, trusted in self._stamps(f"{operation}.jsonl"):
-            for key in keys or index_of(stamp).records.get((operation, target), ()):
-                for record in records_at(stamp, (operation, target), key):
-                    yield trusted, record
-
-    def _stamps(self, name: str) -> list[tuple[Stamp, bool]]:
-        """The files of a name, and whether each may say how binaries are launched."""
-        found = []
-        for file in self._files(name):
-            with contextlib.suppress(OSError):  # it was there when the folder was listed
-                [stamp] = stamps_of([file])
-                found.append((stamp, self._trusted or self._is_trusted(file)))
+    def _ask(self, what: str, keep: Callable[[Any], Kept], *key: str) -> Kept:
+        asked = (what, *key)
+        if asked not in self._answers:
+            self._answers[asked] = keep(getattr(self._source, what)(*key))
+        found: Kept = self._answers[asked]
         return found
 
-    def _is_trusted(self, file: Path) -> bool:
-        if file not in self._trusts:
-            self._trusts[file] = _is_trusted(file, self._path)
-        return self._trusts[file]
 
-    def _files(self, name: str) -> list[Path]:
-        """Those of a name in the devices' folders; a single file holds whatever is asked for."""
-        if self._path.suffix == ".jsonl":
-            return [self._path]
-        return [
-            file
-            for file in sorted(self._path.glob(f"*/{name}"))
-            if file.parent.name.partition("-")[0] == self._kind
-        ]
+def _same(content: bytes | None) -> bytes | None:
+    return content
 
 
 def record_sources(database: Path, kind: str) -> list[RecordSource]:
@@ -162,6 +118,27 @@ def record_sources(database: Path, kind: str) -> list[RecordSource]:
     """
     shipped = RecordFiles(data_dir("cache"), kind, trusted=True)
     return [TuningCache(database), *_layers(kind), shipped]
+
+
+def kept_sources(database: Path, kind: str) -> list[RecordSource]:
+    """All sources there are, each asked once; arguments are those of `record_sources`."""
+    return [KeptSource(source) for source in record_sources(database, kind)]
+
+
+def state_of(database: Path) -> tuple[tuple[int, int], ...]:
+    """The times and sizes of a database and its log, which change when it is written.
+
+    A log with nothing in it comes and goes with those who only read.
+    """
+    return tuple(_state(f"{database}{suffix}") for suffix in ("", "-wal"))
+
+
+def _state(path: str) -> tuple[int, int]:
+    try:
+        status = os.stat(path)  # noqa: PTH116 - half the time of making a Path
+    except OSError:
+        return 0, 0
+    return (status.st_mtime_ns, status.st_size) if status.st_size else (0, 0)
 
 
 def layer_paths() -> list[Path]:
@@ -193,7 +170,7 @@ def _layers(kind: str) -> Iterator[RecordSource]:
     for path in layer_paths():
         database = layer_database(path)
         if database.is_file():
-            trusted = path in installed or _is_trusted(database, path)
+            trusted = path in installed or is_trusted(database, path)
             yield TuningCache(database, read_only=True, trusted=trusted)
         elif path.is_dir() or (path.suffix == ".jsonl" and path.is_file()):
             # Code is imported from where distributions are, too.
@@ -219,24 +196,6 @@ def _installed(places: tuple[str, ...]) -> tuple[Path, ...]:
             continue
         found += [Path(each) for each in (spec and spec.submodule_search_locations) or ()]
     return tuple(found)
-
-
-def _is_trusted(file: Path, layer: Path) -> bool:
-    """Whether nobody else may change a file of a layer, or put another one in its place."""
-    for place in (layer, file.parent, file):
-        try:
-            who = others_who_write(place.resolve())
-        except (OSError, RuntimeError) as error:  # a loop of links, say
-            who = f"cannot be looked at ({error})"
-        if who is not None:
-            _untrusted(place, who)
-            return False
-    return True
-
-
-@session.cached(most=1024)
-def _untrusted(place: Path, who: str) -> None:
-    _log.warning("%s %s: its binaries, and how they are launched, are left out", place, who)
 
 
 def shapes(

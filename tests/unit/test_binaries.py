@@ -28,7 +28,7 @@ from autotune.store import (
     shipped_records,
     strict_json,
 )
-from autotune.store.shipped import BINARY_LIMIT
+from autotune.store.files import BINARY_LIMIT
 
 CONTENT, SUPPORT = b"\x7fELF kernel", b"\x7fELF support"
 PLAN = LaunchPlan(

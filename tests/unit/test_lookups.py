@@ -30,7 +30,7 @@ from autotune.store import (
     TuningRecord,
     export_records,
 )
-from autotune.store.shipped import read_portfolios, read_records, shipped_binary
+from autotune.store.files import read_portfolios, read_records, shipped_binary
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 

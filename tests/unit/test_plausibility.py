@@ -14,7 +14,7 @@ from autotune.measuring.messages import Visit
 from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials
 from autotune.operations.problem import Gemm
-from autotune.store.shipped import read_records
+from autotune.store.files import read_records
 
 GPUS = {
     # Data sheets: the highest clock in MHz, and TFLOP/s of float64 (by tensor cores, if there

@@ -27,8 +27,10 @@ from autotune.store import (
     pools,
     record_sources,
 )
-from autotune.store import lines as lines_module
-from autotune.store.sources import RecordFiles, shapes
+from autotune.store import files as files_module
+from autotune.store.files import RecordFiles
+from autotune.store.portfolio import decoded
+from autotune.store.sources import KeptSource, shapes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -155,7 +157,7 @@ def told(sources: Sequence[RecordSource]) -> tuple[set[bool], set[bool], set[boo
     entries = [
         entry
         for source in sources
-        for portfolio in source.portfolios("gemm", "cuda")
+        for portfolio in decoded(source.portfolio_heads("gemm", "cuda"))
         for entry in portfolio.entries[:1]
     ]
     records = [each for source in sources for each in source.of_problem(*PLANNED.key)]
@@ -218,7 +220,7 @@ def test_only_the_lines_of_a_problem_are_checked(
         read.append(line)
         return parse_line(line)
 
-    monkeypatch.setattr(lines_module, "parse_line", parse)
+    monkeypatch.setattr(files_module, "parse_line", parse)
     for size in (7, 30, 7):
         files = RecordFiles(tmp_path / "one.jsonl", "cpu")
         assert files.of_problem(*record(m=size).key) == [record(m=size)]
@@ -276,3 +278,45 @@ def test_shapes_are_those_of_the_devices_own_records(tmp_path: Path) -> None:
     assert shapes(sources, GEMM, "cuda", fingerprint.digest) == set()
     for problem in own:  # whose first pools are not empty
         assert next(pools(sources, problem, "cpu", fingerprint))
+
+
+def test_one_problem_is_asked_for_without_listing_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = TuningCache(tmp_path / "tuning.sqlite")
+    cache.add(record(), record(8, 8, 8))
+    source = KeptSource(cache)
+    listed = cache.problems("gemm", "cpu")
+    monkeypatch.setattr(TuningCache, "problems", None)
+    asked = [source.of_problem(*record().key) for _ in range(2)]
+    assert asked == [(record(),)] * 2
+    monkeypatch.setattr(TuningCache, "problems", lambda self, *kind: listed)
+    source.problems("gemm", "cpu")
+    monkeypatch.setattr(TuningCache, "of_problem", None)  # nothing else is there
+    assert source.of_problem(*record(9, 9, 9).key) == ()
+
+
+def test_of_other_devices_portfolios_the_programs_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    lie = replace(PORTFOLIO, dtype="float64")
+    lines = [*export_lines([PORTFOLIO, lie])]
+    lines[2] = lines[2].replace('"dtype": "float64"', '"dtype": "float16"', 1)
+    (tmp_path / "both.jsonl").write_text("\n".join(lines))
+    read: list[str] = []
+
+    def parse(line: str) -> Any:
+        read.append(line)
+        return parse_line(line)
+
+    monkeypatch.setattr(files_module, "parse_line", parse)
+    heads = RecordFiles(tmp_path / "both.jsonl", "cuda", trusted=True).portfolio_heads(
+        "gemm", "cuda"
+    )
+    assert [head.subject.dtype for head in heads] == ["float32", "float16"]
+    assert {head.subject.fingerprint for head in heads} == {PORTFOLIO.fingerprint}
+    assert read == []
+    assert decoded(heads) == [PORTFOLIO]
+    assert heads[0].read() is heads[0].read()
+    assert len(read) == 2
+    assert "digest must be that of the content" in caplog.text
