@@ -5,12 +5,9 @@ Nothing in it varies between runs, devices or problems.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import textwrap
 from typing import TYPE_CHECKING
-
-from autotune.space import UndefinedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
     from autotune.space import Expression
 
 _WIDTH = 97  # of a hundred columns a comment takes three
-_TOKEN = re.compile(r"'[^']*'|[A-Za-z_]\w*")
 # Space files are data of strangers, and nothing of theirs may end a comment or a text.
 _HARMLESS = re.compile(r"[\w +\-*/%().,<>=!'\[\]]*", re.ASCII)
 _TIE = "\0"  # a space at which no line ends
@@ -129,18 +125,7 @@ def _definitions(
 
 def _told(expression: Expression, constants: Mapping[str, Value]) -> str:
     """An expression with numbers in place of what is compiled in; a number if that is all."""
-    if expression.names <= constants.keys():
-        with contextlib.suppress(UndefinedError):  # such a configuration cannot be launched
-            return str(expression.evaluate(constants))
-
-    def value(match: re.Match[str]) -> str:
-        known = constants.get(match[0])
-        if known is None:
-            return match[0]
-        text = repr(known) if isinstance(known, str) else str(known)
-        return f"({text})" if text.startswith("-") else text
-
-    text = " ".join(_TOKEN.sub(value, expression.text).split())
+    text = expression.fold(constants).simplify().text
     return text if _HARMLESS.fullmatch(text) and "*/" not in text else _ELSEWHERE
 
 

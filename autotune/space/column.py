@@ -123,10 +123,10 @@ def elementwise(scalar: Callable[..., Value], operands: Sequence[Column], active
             values[row] = scalar(*(column[row] for column in columns))
         except UndefinedError:
             defined[row] = False
-    return _narrowed(values, defined)
+    return narrowed(values, defined)
 
 
-def _narrowed(values: NDArray[Any], defined: NDArray[np.bool_]) -> Column:
+def narrowed(values: NDArray[Any], defined: NDArray[np.bool_]) -> Column:
     """The narrowest column that holds `values`, so that what follows is fast again."""
     mask = None if defined.all() else defined
     kinds = {type(value) for value in values[defined]}

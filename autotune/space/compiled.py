@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.space import operators
 from autotune.space.column import MisuseError, UndefinedError
-from autotune.space.nodes import Apply, Constant, Junction, Name
+from autotune.space.nodes import Apply, Conditional, Constant, Junction, Name, fold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +147,8 @@ class _Writer:
         """What an expression comes to."""
         if not expression.names <= self._known.keys():
             return self._never()
-        return self._term(expression.root)
+        values = {n: each.value for n, each in self._known.items() if isinstance(each, Constant)}
+        return self._term(fold(expression.root, values))
 
     def function(self, body: list[ast.stmt]) -> Callable[..., Any]:
         """The function with this body."""
@@ -162,21 +163,26 @@ class _Writer:
         return function
 
     def _term(self, node: Node) -> _Term:
+        """The term of a tree that is folded."""
         match node:
             case Constant():
                 return node
             case Name(name=name):
                 return self._known[name]
             case Junction():
-                return self._junction(node)
-        operands = [self._term(each) for each in node.operands]
-        known = [each.value for each in operands if isinstance(each, Constant)]
-        if len(known) < len(operands):
-            return self._apply(node, operands)
-        try:
-            return Constant(node.operator.scalar(*known))
-        except _ERRORS:
-            return self._never()
+                trees = [_tree(self._term(each)) for each in node.operands]
+                joint = ast.And() if node.conjunction else ast.Or()
+                tree = trees[0] if len(trees) == 1 else ast.BoolOp(joint, trees)
+                return _Computed(ast.IfExp(tree, ast.Constant(True), ast.Constant(False)), 1)
+            case Conditional():
+                condition, then, otherwise = [self._term(each) for each in node.operands]
+                sizes = [_bits(then), _bits(otherwise)]
+                known = [each for each in sizes if each is not None]
+                tree = ast.IfExp(_tree(condition), _tree(then), _tree(otherwise))
+                return _Computed(tree, max(known) if len(known) == len(sizes) else None)
+        if all(isinstance(each, Constant) for each in node.operands):
+            return self._never()  # it would have been folded
+        return self._apply(node, [self._term(each) for each in node.operands])
 
     def _apply(self, node: Apply, operands: Sequence[_Term]) -> _Term:
         trees, sizes = [_tree(each) for each in operands], [_bits(each) for each in operands]
@@ -194,23 +200,6 @@ class _Writer:
         self._scope[name] = node.operator.scalar
         whole = symbol in _COMPARISONS or node.operator is operators.IS_POWER_OF_TWO
         return _Computed(_call(name, *trees), 1 if whole else None)
-
-    def _junction(self, node: Junction) -> _Term:
-        trees: list[ast.expr] = []
-        for operand in node.operands:
-            term = self._term(operand)
-            if isinstance(term, _Computed):
-                trees.append(term.tree)
-            elif bool(term.value) != node.conjunction:  # it decides, where it is reached
-                trees.append(ast.Constant(not node.conjunction))
-                break
-        if not trees:
-            return Constant(node.conjunction)
-        if isinstance(trees[0], ast.Constant):
-            return Constant(not node.conjunction)
-        joint = ast.And() if node.conjunction else ast.Or()
-        tree = trees[0] if len(trees) == 1 else ast.BoolOp(joint, trees)
-        return _Computed(ast.IfExp(tree, ast.Constant(True), ast.Constant(False)), 1)
 
     def _never(self) -> _Computed:
         return _Computed(_call("undecided"), None)

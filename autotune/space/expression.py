@@ -1,12 +1,13 @@
 """The expression language of restrictions, derived sizes and launches.
 
 Names, numbers, strings, ``+ - * / // % **``, comparisons and their chains, ``and``/``or``/``not``,
-``in`` a literal list, ``min``, ``max``, ``ceildiv`` and ``ispow2``. Values are Python's, exactly:
-integers never wrap around, ``//`` and ``%`` round down, booleans count as integers. Two things
-differ: ``and``, ``or`` and ``not`` always give a truth value, and `exact_division` makes ``/`` a
-division that must be whole. Where Python would raise ZeroDivisionError or OverflowError, and where
-a result is not real or an integer is beyond 10,000 bits, the expression is undefined, unless an
-``and`` or ``or`` before it has decided already.
+``in`` a literal list, ``a if c else b``, ``min``, ``max``, ``ceildiv`` and ``ispow2``. Values are
+Python's, exactly: integers never wrap around, ``//`` and ``%`` round down, booleans count as
+integers. Two things differ: ``and``, ``or`` and ``not`` always give a truth value, and
+`exact_division` makes ``/`` a division that must be whole. Where Python would raise
+ZeroDivisionError or OverflowError, and where a result is not real or an integer is beyond 10,000
+bits, the expression is undefined, unless that part is not reached: ``and``, ``or`` and conditions
+decide as Python's do.
 
 Text is parsed and interpreted, never handed to `eval`; functions are made of the parsed tree alone
 (`autotune.space.compiled`).
@@ -85,6 +86,14 @@ class Expression:
         roots = {name: expression.root for name, expression in definitions.items()}
         return Expression._of(self.text, nodes.substitute(self.root, roots))
 
+    def fold(self, known: Mapping[str, Value]) -> Expression:
+        """The expression that is left where some names are known: constants, if all of it is."""
+        return self._part(nodes.fold(self.root, known))
+
+    def simplify(self) -> Expression:
+        """The expression for people to read; it may have a value where this one has none."""
+        return self._part(nodes.simplify(self.root))
+
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """The value at one point.
 
@@ -146,7 +155,7 @@ class Expression:
         columns = {name: Column.of(self._look_up(names, name)) for name in self.ordered_names}
         with np.errstate(all="ignore"):
             try:
-                return self.root.columns(columns, None)
+                return nodes.columns(self.root, columns, None)
             except MisuseError as error:
                 raise ExpressionError(f"expression {self.text!r}: {error}") from None
 

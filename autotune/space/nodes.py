@@ -1,13 +1,22 @@
-"""The tree that an expression is parsed into."""
+"""The tree that an expression is parsed into, and its values at a point and in columns."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
-from autotune.space.column import Column, both, elementwise
+from autotune.space.column import (
+    INT32_MAX,
+    INT64_MAX,
+    Column,
+    MisuseError,
+    UndefinedError,
+    both,
+    elementwise,
+    narrowed,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,14 +31,11 @@ class Constant:
     """A literal."""
 
     value: Value
+    operands = ()
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """The value, whatever the names stand for."""
         return self.value
-
-    def columns(self, names: Mapping[str, Column], active: Mask) -> Column:
-        """One value for all rows."""
-        return Column.of(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +43,10 @@ class Name:
     """A parameter, a constant of the space, or a definition that is still to be inlined."""
 
     name: str
+    operands = ()
 
     def evaluate(self, names: Mapping[str, Value]) -> Value:
-        """What the name stands for."""
-        return names[self.name]
-
-    def columns(self, names: Mapping[str, Column], active: Mask) -> Column:
-        """What the name stands for in every row."""
+        """The value of the name."""
         return names[self.name]
 
 
@@ -57,17 +60,6 @@ class Apply:
     def evaluate(self, names: Mapping[str, Value]) -> Value:
         """The operator's value; raises UndefinedError and MisuseError."""
         return self.operator.scalar(*[operand.evaluate(names) for operand in self.operands])
-
-    def columns(self, names: Mapping[str, Column], active: Mask) -> Column:
-        """The operator's value in every row; what is not active may hold anything.
-
-        As at one point, a row goes no further than to its first operand without a value.
-        """
-        operands: list[Column] = []
-        for operand in self.operands:
-            operands.append(operand.columns(names, active))
-            active = both(active, operands[-1].defined)
-        return applied(self.operator, operands, active)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,51 +76,87 @@ class Junction:
                 return not self.conjunction
         return self.conjunction
 
-    def columns(self, names: Mapping[str, Column], active: Mask) -> Column:
-        """The truth value in every row; rows an operand is not reached in do not matter to it."""
-        return joined(
-            self.conjunction,
-            lambda operand, reached: operand.columns(names, both(active, reached)),
-            self.operands,
-        )
+
+@dataclass(frozen=True, slots=True)
+class Conditional:
+    """``a if c else b``: its operands are c, a and b, the last two of which are alternatives."""
+
+    operands: tuple[Node, Node, Node]
+
+    def evaluate(self, names: Mapping[str, Value]) -> Value:
+        """The value of the branch that the condition chooses."""
+        condition, then, otherwise = self.operands
+        return (then if condition.evaluate(names) else otherwise).evaluate(names)
 
 
-Node: TypeAlias = Constant | Name | Apply | Junction
+Node: TypeAlias = Constant | Name | Apply | Junction | Conditional
 
 
 _OperandT = TypeVar("_OperandT")
 
 
-def applied(operator: Operator, operands: Sequence[Column], active: Mask) -> Column:
-    """An operator's value in every row; what is not active may hold anything."""
+def columns(node: Node, names: Mapping[str, Column], active: Mask) -> Column:
+    """The values in every row; rows that are not active may hold anything."""
+    if isinstance(node, Constant):
+        return Column.of(node.value)
+    if isinstance(node, Name):
+        return names[node.name]
+    return combined(node, node.operands, lambda each, rows: columns(each, names, rows), active)
+
+
+def combined(
+    node: Apply | Junction | Conditional,
+    operands: Sequence[_OperandT],
+    evaluate: Callable[[_OperandT, Mask], Column],
+    active: Mask,
+) -> Column:
+    """The values of a node in every row, by those of its operands.
+
+    Args:
+        node: the operator, junction or conditional.
+        operands: stand for its operands, in order.
+        evaluate: an operand's column, given the rows in which it is reached.
+        active: rows that matter.
+    """
+    if isinstance(node, Apply):
+        return _applied(node.operator, operands, evaluate, active)
+    if isinstance(node, Junction):
+        return _joined(node.conjunction, operands, evaluate, active)
+    return _chosen(operands, evaluate, active)
+
+
+def _applied(
+    operator: Operator,
+    operands: Sequence[_OperandT],
+    evaluate: Callable[[_OperandT, Mask], Column],
+    active: Mask,
+) -> Column:
+    """As at one point, a row goes no further than to its first operand without a value."""
+    found: list[Column] = []
     defined: Mask = None
     varies = False
     for operand in operands:
-        defined = both(defined, operand.defined)
-        varies = varies or operand.is_array
+        column = evaluate(operand, both(active, defined))
+        found.append(column)
+        defined = both(defined, column.defined)
+        varies = varies or column.is_array
     if varies:
-        result = operator.vector(*operands)
+        result = operator.vector(*found)
         if result is not None:
             return Column(result.values, both(defined, result.defined), result.limit)
-    return elementwise(operator.scalar, operands, both(active, defined))
+    return elementwise(operator.scalar, found, both(active, defined))
 
 
-def joined(
+def _joined(
     conjunction: bool,
-    evaluate: Callable[[_OperandT, Mask], Column],
     operands: Sequence[_OperandT],
+    evaluate: Callable[[_OperandT, Mask], Column],
+    active: Mask,
 ) -> Column:
-    """The truth value of ``and`` or ``or`` in every row.
-
-    Args:
-        conjunction: whether it is ``and``.
-        evaluate: an operand's column, given the rows in which it is reached.
-        operands: in order; rows that one is not reached in do not matter to it.
-    """
     undecided: Mask = None
     undefined: Mask = None
     for operand in operands:
-        column = evaluate(operand, undecided)
+        column = evaluate(operand, both(active, undecided))
         goes_on = column.truth() if conjunction else ~column.truth()
         if column.defined is not None:
             missed = both(undecided, ~column.defined)
@@ -141,6 +169,99 @@ def joined(
     return Column(values if np.ndim(values) else bool(values), defined, 1)
 
 
+def _chosen(
+    operands: Sequence[_OperandT],
+    evaluate: Callable[[_OperandT, Mask], Column],
+    active: Mask,
+) -> Column:
+    condition = evaluate(operands[0], active)
+    if not condition.is_array:  # one branch for all rows
+        chosen = evaluate(operands[1 if condition.values else 2], both(active, condition.defined))
+        return chosen._replace(defined=both(condition.defined, chosen.defined))
+    truth = condition.truth()
+    decided = both(active, condition.defined)
+    then = evaluate(operands[1], both(decided, truth))
+    otherwise = evaluate(operands[2], both(decided, ~truth))
+    defined = condition.defined
+    if then.defined is not None or otherwise.defined is not None:
+        present = [True if each.defined is None else each.defined for each in (then, otherwise)]
+        defined = both(defined, np.where(truth, *present))
+    limit = max(then.limit, otherwise.limit)
+    kinds = {then.kind, otherwise.kind}
+    dtype: type = object
+    if kinds == {"f"}:
+        dtype = np.float64
+    elif kinds == {"i"} and limit <= INT64_MAX:
+        dtype = np.int32 if limit <= INT32_MAX else np.int64
+    values = np.where(truth, *(np.asarray(each.values, dtype) for each in (then, otherwise)))
+    if dtype is not object:
+        return Column(values, defined, limit)
+    values, rows = np.broadcast_arrays(values, True if defined is None else defined)
+    return narrowed(np.where(rows, values, 0), rows)
+
+
+def fold(node: Node, known: Mapping[str, Value]) -> Node:
+    """The tree with values in place of known names, and of all that follows from them.
+
+    What has no value stays as it is, and so does what might have none.
+    """
+    if isinstance(node, Name):
+        return Constant(known[node.name]) if node.name in known else node
+    if isinstance(node, Constant):
+        return node
+    if isinstance(node, Conditional):
+        condition, then, otherwise = node.operands
+        condition = fold(condition, known)
+        if isinstance(condition, Constant):
+            return fold(then if condition.value else otherwise, known)
+        return Conditional((condition, fold(then, known), fold(otherwise, known)))
+    if isinstance(node, Junction):
+        return _folded(node.conjunction, node.operands, known)
+    folded = Apply(node.operator, tuple([fold(operand, known) for operand in node.operands]))
+    if all(isinstance(operand, Constant) for operand in folded.operands):
+        try:
+            return Constant(folded.evaluate({}))
+        except (UndefinedError, MisuseError):
+            return folded
+    return folded
+
+
+def simplify(node: Node) -> Node:
+    """A tree for people to read: without factors of 1, terms of 0, and products with 0.
+
+    It may have a value where the tree has none.
+    """
+    if not isinstance(node, Apply):
+        operands = tuple(map(simplify, node.operands))
+        return replace(node, operands=operands) if operands else node  # type: ignore[arg-type]
+    operands = tuple(map(simplify, node.operands))
+    if node.operator.symbol in ("*", "+") and len(operands) == 2:
+        for one, other in (operands, operands[::-1]):
+            if isinstance(one, Constant) and one.value == (node.operator.symbol == "*"):
+                return other
+            if isinstance(one, Constant) and node.operator.symbol == "*" and one.value == 0:
+                return Constant(0)
+    return Apply(node.operator, operands)
+
+
+def _folded(conjunction: bool, operands: Sequence[Node], known: Mapping[str, Value]) -> Node:
+    left: list[Node] = []
+    for operand in operands:
+        folded = fold(operand, known)
+        if not isinstance(folded, Constant):
+            left.append(folded)
+        elif bool(folded.value) != conjunction:  # it decides, where it is reached
+            left.append(Constant(not conjunction))
+            break
+    if not left or isinstance(left[0], Constant):
+        return left[0] if left else Constant(conjunction)
+    if len(left) == 1:
+        (only,) = left
+        truth = isinstance(only, Junction) or (isinstance(only, Apply) and only.operator.decides)
+        return only if truth else Junction(conjunction, (Constant(conjunction), only))
+    return Junction(conjunction, tuple(left))
+
+
 def measure(node: Node, limit: int) -> tuple[int, int]:
     """How many nodes the tree has, and how many levels; counting stops beyond `limit` nodes."""
     size = depth = 0
@@ -149,17 +270,15 @@ def measure(node: Node, limit: int) -> tuple[int, int]:
         node, level = pending.pop()
         size += 1
         depth = max(depth, level)
-        if isinstance(node, Apply | Junction):
-            pending += [(operand, level + 1) for operand in node.operands]
+        pending += [(operand, level + 1) for operand in node.operands]
     return size, depth
 
 
 def walk(node: Node) -> Iterator[Node]:
     """The node and everything below it, in the order in which it is written."""
     yield node
-    if isinstance(node, Apply | Junction):
-        for operand in node.operands:
-            yield from walk(operand)
+    for operand in node.operands:
+        yield from walk(operand)
 
 
 def substitute(node: Node, definitions: Mapping[str, Node]) -> Node:
@@ -168,15 +287,13 @@ def substitute(node: Node, definitions: Mapping[str, Node]) -> Node:
         return definitions.get(node.name, node)
     if isinstance(node, Constant):
         return node
-    operands = tuple(substitute(operand, definitions) for operand in node.operands)
-    if isinstance(node, Apply):
-        return Apply(node.operator, operands)
-    return Junction(node.conjunction, operands)
+    operands = tuple([substitute(operand, definitions) for operand in node.operands])
+    return replace(node, operands=operands)  # type: ignore[arg-type]  # as many as there were
 
 
 def always_evaluated(node: Node) -> Iterator[Apply]:
-    """The operators that are applied whatever the values: not those that ``and``/``or`` guard."""
-    if isinstance(node, Junction):
+    """The operators that are applied whatever the values: not those that others guard."""
+    if isinstance(node, Junction | Conditional):
         yield from always_evaluated(node.operands[0])
     elif isinstance(node, Apply):
         for operand in node.operands:
@@ -194,6 +311,8 @@ def to_text(node: Node) -> str:
         case Junction(conjunction=conjunction, operands=operands):
             joint = " and " if conjunction else " or "
             return joint.join(_enclosed(each, _binding(node) + 1) for each in operands)
+        case Conditional(operands=(condition, then, otherwise)):
+            return f"{_enclosed(then, 0)} if {_enclosed(condition, 0)} else {to_text(otherwise)}"
     symbol = node.operator.symbol
     if symbol not in _BINDING:
         return f"{symbol}({', '.join(to_text(operand) for operand in node.operands)})"
@@ -215,6 +334,8 @@ _BINDING = (
 
 def _binding(node: Node) -> int:
     """How tightly the top of the tree binds; leaves and calls bind tightest."""
+    if isinstance(node, Conditional):
+        return -1
     if isinstance(node, Junction):
         return int(node.conjunction)
     if isinstance(node, Apply) and node.operator.symbol in _BINDING:

@@ -258,6 +258,11 @@ class Operator:
     scalar: Callable[..., Value]
     vector: Callable[..., Column | None]
 
+    @property
+    def decides(self) -> bool:
+        """Whether its values are truth values."""
+        return self.symbol in _DECIDING
+
     def __reduce__(self) -> str:
         # There is one of each, known by its name here: functions do not pickle, and `is` tells
         # operators apart.
@@ -294,5 +299,6 @@ LESS_EQUAL = _order("<=", operator.le, np.less_equal)
 GREATER = _order(">", operator.gt, np.greater)
 GREATER_EQUAL = _order(">=", operator.ge, np.greater_equal)
 
+_DECIDING = frozenset({"not", "==", "!=", "<", "<=", ">", ">=", "ispow2"})
 TAKES_TEXT = frozenset({"not", "==", "!="})
 """Symbols of the operators that accept any mixture of text and numbers."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.core.errors import ExpressionError
 from autotune.space import operators
-from autotune.space.nodes import Apply, Constant, Junction, Name, Node, measure
+from autotune.space.nodes import Apply, Conditional, Constant, Junction, Name, Node, measure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ MAX_DEPTH = 100
 
 ALLOWED = (
     "names, numbers, strings, + - * / // % **, comparisons, and/or/not, in [literals], "
-    "min, max, ceildiv, ispow2"
+    "a if c else b, min, max, ceildiv, ispow2"
 )
 
 _BINARY: Mapping[type[ast.operator], Operator] = {
@@ -152,6 +152,12 @@ class _Parser:
         operands = tuple([self.node(value, levels) for value in tree.values])
         return Junction(isinstance(tree.op, ast.And), operands)
 
+    def _conditional(self, tree: ast.IfExp, levels: int) -> Node:
+        then, condition, otherwise = (
+            self.node(part, levels) for part in (tree.body, tree.test, tree.orelse)
+        )
+        return Conditional((condition, then, otherwise))
+
     def _comparison(self, tree: ast.Compare, levels: int) -> Node:
         """A chain is the conjunction of its links: evaluating an operand twice changes nothing."""
         links: list[Node] = []
@@ -220,6 +226,7 @@ _CONVERSIONS: Mapping[type[ast.expr], Callable[[_Parser, Any, int], Node]] = {
     ast.UnaryOp: _Parser._unary,
     ast.BinOp: _Parser._binary,
     ast.BoolOp: _Parser._junction,
+    ast.IfExp: _Parser._conditional,
     ast.Compare: _Parser._comparison,
     ast.Call: _Parser._call,
 }

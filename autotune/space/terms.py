@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING
 
 from autotune.core.errors import ExpressionError
 from autotune.space.column import Column, MisuseError
-from autotune.space.nodes import Apply, Constant, Junction, Name, Node, applied, joined, walk
+from autotune.space.nodes import (
+    Apply,
+    Conditional,
+    Constant,
+    Junction,
+    Name,
+    Node,
+    columns,
+    combined,
+    walk,
+)
 from autotune.space.operators import NOT, TAKES_TEXT
 
 if TYPE_CHECKING:
@@ -109,11 +119,9 @@ class Term:
                 for name in self.operands
                 if isinstance(name.node, Name)
             }
-            return node.columns(names, None)
-        if isinstance(node, Apply):
-            return applied(node.operator, [each._column(known) for each in self.operands], None)
-        assert isinstance(node, Junction)
-        return joined(node.conjunction, lambda term, _: term._column(known), self.operands)
+            return columns(node, names, None)
+        assert not isinstance(node, Name | Constant)
+        return combined(node, self.operands, lambda term, _: term._column(known), None)
 
 
 class TermTable:
@@ -175,7 +183,7 @@ class TermTable:
         term = self._met.get(id(node))
         if term is None:
             operands = tuple([self._term(operand, text) for operand in node.operands])
-            kind = node.operator if isinstance(node, Apply) else node.conjunction
+            kind = node.operator if isinstance(node, Apply) else getattr(node, "conjunction", None)
             same = (kind, *operands)
             term = self._computed.get(same)
             if term is None:
@@ -200,7 +208,9 @@ class TermTable:
         term.constant = Column.of(node.value)
         return term
 
-    def _compute(self, node: Apply | Junction, operands: tuple[Term, ...], text: str) -> Term:
+    def _compute(
+        self, node: Apply | Junction | Conditional, operands: tuple[Term, ...], text: str
+    ) -> Term:
         scope = 0
         risky = textual = False
         for operand in operands:
@@ -208,14 +218,17 @@ class TermTable:
             risky = risky or operand.risky
             textual = textual or operand.textual
         term = Term(node, operands, scope, text)
+        term.risky = risky
         if isinstance(node, Apply):
             operator = node.operator
             term.risky = risky or (textual and operator.symbol not in TAKES_TEXT)
             if operator is not NOT:
                 for operand in operands:
                     operand.only_truth = False
-        else:
-            term.risky = risky
+        elif isinstance(node, Conditional):
+            term.textual = any(operand.textual for operand in operands[1:])
+            for operand in operands[1:]:
+                operand.only_truth = False
         if any(operand.risky for operand in operands[1:]):
             term.guarded = True
             names = [each for each in walk(node) if isinstance(each, Name)]

@@ -8,9 +8,9 @@
  *     memory
  *   workspace: ticket_bytes + part_bytes bytes, of which the first ticket_bytes are zero
  *   strip = across * 4
- *   short = ('rows' == 'rows') * M + ('rows' == 'columns') * K
- *   long = ('rows' == 'rows') * K + ('rows' == 'columns') * M
- *   overlap = (4 > 2 and strip > 4 and long % 4 > 0) * 4
+ *   short = M
+ *   long = K
+ *   overlap = (strip > 4 and long % 4 > 0) * 4
  *   strips = ceildiv(long, strip - overlap)
  *   tiles = strips * ceildiv(short, 4)
  *   ticket_bytes = (splits > 1) * ceildiv(tiles, 4) * 16

@@ -4,7 +4,7 @@
  * template: gemm/cuda/tiled.cu.j2, digest b0c6da41367f28be
  * configuration: {"boundary": "expanded", "pad": 0, "size": "static", "tile": 16, "unroll": 16}
  * launch: grid (ceildiv(M, 16) * ceildiv(K, 16), 1, 1), block (16, 16, 1), no dynamic shared memory
- *   workspace: ('expanded' == 'expanded') * (squares_m + squares_k) * squares_n * 32 ** 2 * 2 bytes
+ *   workspace: (squares_m + squares_k) * squares_n * 1024 * 2 bytes
  *   before it: expand_a, grid (squares_m * squares_n, 1, 1), block (32, 8, 1)
  *   before it: expand_b, grid (squares_n * squares_k, 1, 1), block (32, 8, 1)
  *   squares_m = ceildiv(M, 32)

@@ -4,7 +4,7 @@
  * template: gemm/cuda/tiled.cu.j2, digest b0c6da41367f28be
  * configuration: {"boundary": "checked", "pad": 0, "size": "static", "tile": 32, "unroll": 32}
  * launch: grid (ceildiv(M, 32) * ceildiv(K, 32), 1, 1), block (32, 32, 1), no dynamic shared memory
- *   workspace: ('checked' == 'expanded') * (squares_m + squares_k) * squares_n * 32 ** 2 * 4 bytes
+ *   workspace: 0 bytes
  *   squares_m = ceildiv(M, 32)
  *   squares_n = ceildiv(N, 32)
  *   squares_k = ceildiv(K, 32)

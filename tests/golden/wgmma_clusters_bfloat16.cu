@@ -13,7 +13,7 @@
  *       block (128, 1, 1)
  *   tiles = ceildiv(M, 64) * ceildiv(K, 64)
  *   waiting = tiles * splits * 4
- *   blocks = (4 == 1) * min(multiprocessor_count * 1 // 4 * 4, waiting) + (4 > 1) * waiting
+ *   blocks = waiting
  *   part_columns = ceildiv(K, 4) * 4
  *   part_bytes = (splits > 1) * splits * M * part_columns * 4
  */

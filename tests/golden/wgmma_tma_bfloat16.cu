@@ -14,7 +14,7 @@
  *       block (128, 1, 1)
  *   tiles = ceildiv(M, 256) * ceildiv(K, 128)
  *   waiting = tiles * splits * 2
- *   blocks = (1 == 1) * min(multiprocessor_count * 1 // 2 * 2, waiting) + (1 > 1) * waiting
+ *   blocks = min(multiprocessor_count // 2 * 2, waiting)
  *   part_columns = ceildiv(K, 4) * 4
  *   part_bytes = (splits > 1) * splits * M * part_columns * 4
  */

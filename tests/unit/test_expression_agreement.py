@@ -157,7 +157,7 @@ def expression(source: random.Random, names: str, depth: int) -> Text:
 
     if depth == 0 or source.random() < 0.15:
         return leaf(source, names)
-    kind = source.randrange(12)
+    kind = source.randrange(13)
     left, right = part(), part()
     if kind <= 3:
         sign = source.choice(["+", "-", "*", "/", "//", "%", "+", "*"])
@@ -191,6 +191,12 @@ def expression(source: random.Random, names: str, depth: int) -> Text:
         name, python = source.choice([("min", "least"), ("max", "most"), ("ceildiv", "ceildiv")])
         return Text(
             f"{name}({left.text}, {right.text})", f"{python}({left.python}, {right.python})"
+        )
+    if kind == 12:
+        condition = part()
+        return Text(
+            f"({left.text} if {condition.text} else {right.text})",
+            f"({left.python} if {condition.python} else {right.python})",
         )
     if source.random() < 0.5:
         return Text(f"ispow2({left.text})", f"ispow2({left.python})")
@@ -244,6 +250,22 @@ def test_points_columns_and_python_agree() -> None:
             there = plain(values[number]) if defined[number] else NO_VALUE
             assert same(there, value), (seed, text.text, points[number], there, value)
             assert holds[number] == (value is not NO_VALUE and bool(value)), (seed, text.text)
+
+
+def test_what_is_folded_has_the_same_values() -> None:
+    """Whichever names are known; and written out it is the same expression again."""
+    for seed in range(EXPRESSIONS):
+        text, columns = drawn(seed)
+        parsed = Expression.parse(text.text)
+        point = {name: random.Random(seed).choice(values) for name, values in columns.items()}
+        value = at_a_point(parsed, point)
+        for known in ("", "a", "bc", "abc"):
+            folded = parsed.fold({name: point[name] for name in known})
+            assert folded.names <= set("abc") - set(known)
+            assert same(at_a_point(folded, point), value), (seed, text.text, folded.text)
+            if "inf" not in folded.text and "nan" not in folded.text:  # which are no literals
+                again = Expression.parse(folded.text)
+                assert same(at_a_point(again, point), value), (seed, text.text, folded.text)
 
 
 def groups_by_hand(

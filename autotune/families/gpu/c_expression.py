@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from autotune.space import Expression, operators
-from autotune.space.nodes import Apply, Constant, Junction, Name, Node
+from autotune.space.nodes import Apply, Conditional, Constant, Junction, Name, Node
 
 _FUNCTIONS: Mapping[operators.Operator, str] = {
     operators.FLOOR_DIVIDE: "floordiv",
@@ -93,6 +93,9 @@ def _text(node: Node, identifiers: Mapping[str, str]) -> tuple[str, int]:
         binding = 2 if node.conjunction else 1
         joint = " && " if node.conjunction else " || "
         return joint.join(_enclosed(each, binding, identifiers) for each in node.operands), binding
+    if isinstance(node, Conditional):
+        condition, then = (_enclosed(each, 1, identifiers) for each in node.operands[:2])
+        return f"{condition} ? {then} : {_enclosed(node.operands[2], 0, identifiers)}", 0
     return _application(node, identifiers)
 
 

@@ -4,9 +4,9 @@
  * template: gemv/cuda/dots.cu.j2, digest dced322161efc17c
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 4, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 4, 1), block (64, 2, 1), no dynamic shared memory
- *   workspace: (4 > 1) * 4 * M * 8 bytes
+ *   workspace: 4 * M * 8 bytes
  *   after it: sum_splits, grid (ceildiv(M, 256), 1, 1), block (256, 1, 1)
- *   blocks = ceildiv(M, 2 * 4)
+ *   blocks = ceildiv(M, 8)
  */
 
 using T = double;

@@ -4,8 +4,8 @@
  * template: row_sum/cuda/sums.cu.j2, digest cdaa21aeb95d9bdb
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 1, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
- *   workspace: (1 > 1) * 1 * M * 4 bytes
- *   blocks = ceildiv(M, 2 * 4)
+ *   workspace: 0 bytes
+ *   blocks = ceildiv(M, 8)
  */
 
 using T = float;

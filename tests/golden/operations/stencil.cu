@@ -5,7 +5,7 @@
  * configuration: {"block_x": 64, "block_y": 2, "min_blocks": 1, "rows": 8, "unroll": 4,
  *     "vector": 4}
  * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
- *   blocks = ceildiv(N, 64 * 4) * ceildiv(M, 2 * 8)
+ *   blocks = ceildiv(N, 256) * ceildiv(M, 16)
  */
 
 using T = float;
