@@ -167,7 +167,7 @@ def test_the_banner_tells_it_for_all_shapes(tmp_path: Path) -> None:
 
 
 def test_nothing_of_a_file_ends_the_comment(tmp_path: Path) -> None:
-    toml = TOML.replace('"splits * M * itemsize"', "\"splits * M * 4 * ('*/' == '*/')\"")
+    toml = TOML.replace('"splits * M * itemsize"', "\"splits * M * 4 * (M == '*/')\"")
     text = render(halves(tmp_path, toml), {"rows": 2, "clear": 0, "splits": 1}).text
     assert "workspace: (see the family's file) bytes" in text.partition("*/")[0]
 

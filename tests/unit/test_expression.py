@@ -281,7 +281,6 @@ def test_substitution_is_bounded() -> None:
         "a.b",
         "a[0]",
         "lambda: 1",
-        "a if b else c",
         "(a := 1)",
         "f'{a}'",
         "[1, 2]",
