@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, bfloat16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 475849ab8808e69d
+ * template: gemm/cuda/wgmma.cu.j2, digest f957fffbc852a9c3
  * configuration: {"cluster_k": 1, "cluster_m": 1, "cluster_n": 4, "consumers": 1, "min_blocks": 1,
  *     "ping_pong": 0, "sk": 64, "sm": 64, "stages": 4, "store": "direct"}
  * launch: grid (blocks, 1, 1), block (256, 1, 1), clusters of (4, 1, 1), 65600 bytes of dynamic
@@ -22,6 +22,22 @@ using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
 
+// A block, and the way of its tiles:
+//
+//   global memory   A, B --TMA--> ring of STAGES buffers in shared memory --wgmma--> registers --> C
+//                                 arrived[s]: full        freed[s]: empty
+//   producer warp group   waits for an empty buffer, has the next tiles of A and B copied there
+//   consumer warp groups  wait for a full buffer, multiply; PING_PONG: in turns, a tile of C each
+//
+//             SK                  Blocks are persistent: they take tiles of C in turns. With splits > 1
+//         +--------+              the reduction of a tile comes in parts (split-K), which go to the
+//         |   B    | SN           workspace, and `sum_splits` adds them up in their order. The blocks of
+//    SN   +--------+              a cluster share tiles (TMA multicast), or a tile's reduction.
+//  +----+ +--------+
+//  | A  | |   C    | SM           References: V. Thakkar et al., CUTLASS, "Efficient GEMM in CUDA",
+//  +----+ +--------+              warp-specialised persistent kernels; PTX ISA, "wgmma" and "mbarrier".
+
+
 // --- Numbers as they are stored; T is what they are computed in ---
 
 #include <cuda_bf16.h>
@@ -35,8 +51,10 @@ using Result = __nv_bfloat16;
 constexpr int SM = 64;
 constexpr int SK = 64;
 
-// Warp groups of a block that multiply; one more has tiles copied.
+// Warp groups of a block that multiply; one more, the producer, has tiles copied.
 constexpr int CONSUMERS = 1;
+
+// Whether two consumers take tiles in turns, so that one stores its sums while the other multiplies.
 constexpr int PING_PONG = 0;
 
 // Tiles of A and B that are in shared memory or on their way.
@@ -47,8 +65,8 @@ constexpr int STAGES = 4;
 constexpr int CLUSTER_M = 1;
 constexpr int CLUSTER_K = 1;
 
-// Blocks of a cluster along the reduction: each multiplies a part of it, and has its share of the
-// rows of C in which it adds up the sums of all.
+// Blocks of a cluster along the reduction: each multiplies a part of it, and adds up the sums of all
+// in its share of the rows of C.
 constexpr int CLUSTER_N = 4;
 
 // Blocks that a multiprocessor must be able to hold.
@@ -63,14 +81,17 @@ constexpr int SN = ROW_BYTES / sizeof(Operand);
 constexpr int WARP_GROUP = 128;  // threads
 constexpr int THREADS = WARP_GROUP * (CONSUMERS + 1);
 constexpr int CLUSTER = CLUSTER_M * CLUSTER_K * CLUSTER_N;
+constexpr bool MULTICAST = CLUSTER_M * CLUSTER_K > 1;
 
 // Warp groups that share a tile, and their rows of it.
 constexpr int SHARING = PING_PONG ? 1 : CONSUMERS;
 constexpr int GROUP_ROWS = SM / SHARING;
 
-// Sums of a thread, and its registers.
+// Sums of a thread, its registers, and those of a producer's thread: with several consumers it gives
+// some of its own to them.
 constexpr int ACCUMULATORS = GROUP_ROWS * SK / WARP_GROUP;
 constexpr int CONSUMER_REGISTERS = 255;
+constexpr int PRODUCER_REGISTERS = 0;
 
 static_assert(CLUSTER <= 8, "hardware limit on the thread blocks of a cluster");
 static_assert(PING_PONG == 0 || CONSUMERS == 2, "two warp groups take turns");
@@ -166,6 +187,19 @@ struct Barrier {
                  : "memory");
   }
 
+  // Arrives at this barrier of a block of the cluster.
+  __device__ __forceinline__ void arrive_at(unsigned block) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there;\n"
+        "mapa.shared::cluster.u32 there, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+        "}\n"
+        :
+        : "r"(shared_address(this)), "r"(block)
+        : "memory");
+  }
+
   __device__ __forceinline__ void arrive() {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];"
                  :
@@ -190,7 +224,7 @@ struct Barrier {
   }
 };
 
-// Makes barriers that were initialised known to hardware that copies.
+// Makes barriers that were initialised known to hardware that copies, and to other blocks of a cluster.
 __device__ __forceinline__ void publish_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" : : : "memory");
 }
@@ -217,6 +251,19 @@ __device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int row
       : "memory");
 }
 
+// The same to several blocks of the cluster, a bit for each: to the same place in all of them,
+// whose barriers count the bytes.
+__device__ __forceinline__ void copy_box(void* to, const TensorMap& map, int row, int column,
+                                         Barrier& arrived, unsigned short blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, { %3, %4 }], [%2], %5;"
+      :
+      : "r"(shared_address(to)), "l"(&map), "r"(shared_address(&arrived)), "r"(column), "r"(row),
+        "h"(blocks)
+      : "memory");
+}
+
 // --- Products of tiles in shared memory ---
 
 // Rows of C and reduction steps of an instruction; its columns are SK.
@@ -226,15 +273,19 @@ constexpr int STEP_N = 16;
 // Bytes of 8 rows, after which the swizzle repeats.
 constexpr int PATTERN_BYTES = 8 * ROW_BYTES;
 
+// Whether the rows of a matrix as stored lie along the outputs, not along the reduction ("MN-major").
+constexpr bool A_ALONG_OUTPUTS = false;
+constexpr bool B_ALONG_OUTPUTS = true;
+
 // From the operand of an instruction to that of the next reduction steps, in bytes: where rows lie
 // along the reduction, further on in the row, else as many rows further down.
-constexpr int A_STEP_BYTES = STEP_N * ROW_BYTES / SN;
-constexpr int B_STEP_BYTES = STEP_N * ROW_BYTES;
+constexpr int A_STEP_BYTES = A_ALONG_OUTPUTS ? STEP_N * ROW_BYTES : STEP_N * ROW_BYTES / SN;
+constexpr int B_STEP_BYTES = B_ALONG_OUTPUTS ? STEP_N * ROW_BYTES : STEP_N * ROW_BYTES / SN;
 
-// What an instruction is told of an operand in shared memory: bits 0 to 13, where it is; 16 to 29,
+// The matrix descriptor of an operand in shared memory: bits 0 to 13, where it is; 16 to 29,
 // from 64 outputs to the next 64 where rows lie along the outputs; 32 to 45, from a pattern of 8
 // rows to the next; all in units of 16 bytes. Bits 62 and 63: the swizzle is that of 128 bytes.
-__device__ __forceinline__ unsigned long long described(const void* place) {
+__device__ __forceinline__ unsigned long long matrix_descriptor(const void* place) {
   constexpr unsigned long long SLAB = SN * ROW_BYTES / 16;
   constexpr unsigned long long PATTERN = PATTERN_BYTES / 16;
   constexpr unsigned long long SWIZZLE_128 = 1;
@@ -290,6 +341,17 @@ __device__ __forceinline__ void pin(float (&sums)[TILES][SK / 2]) {
   }
 }
 
+// Gives registers back, or waits for some; called by whole warp groups.
+template <int REGISTERS>
+__device__ __forceinline__ void release_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" : : "n"(REGISTERS));
+}
+
+template <int REGISTERS>
+__device__ __forceinline__ void acquire_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" : : "n"(REGISTERS));
+}
+
 // Says that the block's barriers are initialised, and does not wait for those who are to know it.
 __device__ __forceinline__ void announce_barriers() {
   asm volatile("bar.arrive 0, %0;" : : "n"(THREADS) : "memory");
@@ -299,10 +361,20 @@ __device__ __forceinline__ void await_barriers() {
   asm volatile("bar.sync 0, %0;" : : "n"(THREADS) : "memory");
 }
 
+// --- Turns of two consumers (PING_PONG), by named barriers ---
+
+__device__ __forceinline__ void await_turn(int consumer) {
+  asm volatile("bar.sync %0, %1;" : : "r"(consumer + 1), "n"(2 * WARP_GROUP) : "memory");
+}
+
+__device__ __forceinline__ void pass_turn(int consumer) {
+  asm volatile("bar.arrive %0, %1;" : : "r"(consumer + 1), "n"(2 * WARP_GROUP) : "memory");
+}
+
 // --- Tiles of C ---
 
 // What is multiplied at a time: reduction tiles [begin, begin + steps) of the tile of C that starts
-// at (row, column); the part of the reduction that they are, of those in the workspace.
+// at (row, column); the part of the reduction, of those in the workspace, that they belong to.
 struct Work {
   int row, column;
   int begin, steps;
@@ -337,12 +409,15 @@ struct Order {
     const unsigned row = band * group + within - column * height;
     // The first parts may have a reduction tile more.
     const unsigned parts = splits * CLUSTER_N;
-    const unsigned part = split * CLUSTER_N + member;
-    const unsigned each = steps / parts;
-    const unsigned more = steps - each * parts;
-    return {static_cast<int>(row * SM), static_cast<int>(column * SK),
-            static_cast<int>(each * part + min(part, more)),
-            static_cast<int>(each + (part < more)), static_cast<int>(split)};
+    const unsigned part = CLUSTER_N > 1 ? split * CLUSTER_N + member : split;
+    const unsigned least = CLUSTER_N > 1 || splits > 1 ? steps / parts : steps;
+    const unsigned more = steps - least * parts;
+    const unsigned m_member = MULTICAST ? member % CLUSTER_M : 0;
+    const unsigned k_member = MULTICAST ? member / CLUSTER_M : 0;
+    return {static_cast<int>((row * CLUSTER_M + m_member) * SM),
+            static_cast<int>((column * CLUSTER_K + k_member) * SK),
+            static_cast<int>(least * part + min(part, more)),
+            static_cast<int>(least + (part < more)), static_cast<int>(split)};
   }
 };
 
@@ -376,15 +451,47 @@ struct Ring {
       parity ^= 1;
     }
   }
+
+  __device__ __forceinline__ void advance(unsigned steps) {
+    stage += steps;
+    parity ^= stage / STAGES & 1;
+    stage %= STAGES;
+  }
 };
 
-// Has the tiles copied of which a block's products are, as their stages become free. Called by one
-// thread.
+// Copies EXTENT rows or columns of C's worth of a tile, from `output` on, at reduction step n: one box
+// where the rows of the matrix lie along the outputs' next dimension, else slabs of 64 outputs.
+// SHARED: to all `blocks` of the cluster, a bit for each.
+template <bool SLABS, int EXTENT, bool SHARED>
+__device__ __forceinline__ void copy_tile(Operand* to, const TensorMap& map, int output, int n,
+                                          Barrier& arrived, unsigned short blocks) {
+  constexpr int BOX = SLABS ? 64 : EXTENT;
+#pragma unroll
+  for (int first = 0; first < EXTENT; first += BOX) {
+    const int row = SLABS ? n : output;
+    const int column = SLABS ? output + first : n;
+    if constexpr (SHARED) {
+      copy_box(to + first * SN, map, row, column, arrived, blocks);
+    } else {
+      copy_box(to + first * SN, map, row, column, arrived);
+    }
+  }
+}
+
+// The producer: has the tiles copied of which a block's products are, as their stages become free.
+// A block copies its share of a tile, to all who need it: the blocks with the same rows of A, or
+// with the same columns of B. Called by one thread.
 __device__ __forceinline__ void copy_tiles(Shared& shared, const TensorMap& a_map,
                                            const TensorMap& b_map, const Order& order,
                                            unsigned cluster, unsigned clusters,
                                            unsigned member) {
   constexpr int TILE_BYTES = (SM + SK) * ROW_BYTES;
+  constexpr int A_SHARE = SM / CLUSTER_K;
+  constexpr int B_SHARE = SK / CLUSTER_M;
+  const int a_first = CLUSTER_K > 1 ? member / CLUSTER_M * A_SHARE : 0;
+  const int b_first = CLUSTER_M > 1 ? member % CLUSTER_M * B_SHARE : 0;
+  const unsigned short a_blocks = CLUSTER_M == 1 ? 0b11 : 0b101 << member % CLUSTER_M;
+  const unsigned short b_blocks = CLUSTER_K == 1 ? 0b11 : 0b11 << member / CLUSTER_M * CLUSTER_M;
   Ring ring = {0, 0};
   for (unsigned number = cluster; number < order.count(); number += clusters) {
     const Work work = order.at(number, member);
@@ -393,20 +500,23 @@ __device__ __forceinline__ void copy_tiles(Shared& shared, const TensorMap& a_ma
       Barrier& arrived = shared.arrived[ring.stage];
       shared.freed[ring.stage].wait(ring.parity ^ 1);
       arrived.expect(TILE_BYTES);
-      copy_box(shared.a[ring.stage], a_map, work.row, n, arrived);
-#pragma unroll
-      for (int slab = 0; slab < SK; slab += 64) {
-        copy_box(shared.b[ring.stage] + (slab) * SN, b_map, n,
-                 work.column + slab, arrived);
-      }
+      copy_tile<A_ALONG_OUTPUTS, A_SHARE, (CLUSTER_K > 1)>(
+          shared.a[ring.stage] + a_first * SN, a_map, work.row + a_first, n, arrived, a_blocks);
+      copy_tile<B_ALONG_OUTPUTS, B_SHARE, (CLUSTER_M > 1)>(
+          shared.b[ring.stage] + b_first * SN, b_map, work.column + b_first, n, arrived, b_blocks);
       ring.advance();
     }
   }
 }
 
-// Says that a warp group needs what is in a stage no more.
+// Says that a consumer needs what is in a stage no more, to all blocks that copy to it.
 __device__ __forceinline__ void free_stage(Shared& shared, unsigned stage) {
-  if (threadIdx.x % WARP_GROUP == 0) shared.freed[stage].arrive();
+  const unsigned thread = threadIdx.x % WARP_GROUP;
+  if constexpr (MULTICAST) {
+    if (thread < CLUSTER) shared.freed[stage].arrive_at(thread);
+  } else {
+    if (thread == 0) shared.freed[stage].arrive();
+  }
 }
 
 // Instructions that cover a warp group's rows of C.
@@ -425,12 +535,12 @@ __device__ __forceinline__ void multiply_tiles(float (&sums)[GROUP_TILES][SK / 2
   unsigned before = 0;
   for (int step = 0; step < steps; ++step) {
     shared.arrived[ring.stage].wait(ring.parity);
-    const unsigned long long b = described(shared.b[ring.stage]);
+    const unsigned long long b = matrix_descriptor(shared.b[ring.stage]);
     begin_products();
 #pragma unroll
     for (int tile = 0; tile < GROUP_TILES; ++tile) {
       const unsigned long long a =
-          described(shared.a[ring.stage] + (first_row + tile * STEP_M) * SN);
+          matrix_descriptor(shared.a[ring.stage] + (first_row + tile * STEP_M) * SN);
 #pragma unroll
       for (int part = 0; part < SN / STEP_N; ++part) {
         multiply_async(sums[tile], a + part * (A_STEP_BYTES / 16), b + part * (B_STEP_BYTES / 16));
@@ -566,21 +676,25 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
     prefetch(b_map);
     for (int stage = 0; stage < STAGES; ++stage) {
       shared.arrived[stage].init(1);
-      shared.freed[stage].init(SHARING);
+      shared.freed[stage].init(SHARING * (MULTICAST ? CLUSTER : 1));
     }
     publish_barriers();
   }
+  if constexpr (MULTICAST) sync_cluster();
 
   // The same number for all threads of a warp, as the compiler is to know.
   const int warp_group = __shfl_sync(0xffffffffu, threadIdx.x / WARP_GROUP, 0);
   if (warp_group == 0) {
-    announce_barriers();
+    if constexpr (!MULTICAST) announce_barriers();
+    if constexpr (CONSUMERS > 1) release_registers<PRODUCER_REGISTERS>();
     if (threadIdx.x == 0) copy_tiles(shared, a_map, b_map, order, cluster, clusters, member);
     __syncwarp();
-    sync_cluster();  // as those that multiply do
+    if constexpr (CLUSTER_N > 1) sync_cluster();  // as consumers do
   } else {
-    await_barriers();
-    const int first_row = 0;
+    if constexpr (!MULTICAST) await_barriers();
+    if constexpr (CONSUMERS > 1) acquire_registers<CONSUMER_REGISTERS>();
+    const int consumer = warp_group - 1;
+    const int first_row = SHARING == 1 ? 0 : consumer * GROUP_ROWS;
     const Output output = {alpha, beta, c, ldc};
     const bool aligned = rows_aligned<2>(c, ldc);
     Ring ring = {0, 0};
@@ -609,7 +723,7 @@ extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
       }
     });
   }
-  sync_cluster();  // what is still sent to a block finds it there
+  if constexpr (CLUSTER > 1) sync_cluster();  // what is still sent to a block finds it there
 }
 
 // C = alpha * (sum of the parts) + beta * C: a thread for every four neighbours in a row of C.

@@ -131,6 +131,7 @@ def test_rows_begin_anywhere(dtype: str, side: str, layout: str, few: int, folde
                 *(m, n, k, dtype, layout),
                 paddings=(padding, padding, 1),
                 misaligned=(*bases, 0),
+                special=splits > 1,
                 out_dtype="float32" if DTYPES[dtype].itemsize == 2 else None,
             )
             chosen = {"few": few, "wide": wide, "loads": 16, "held": 16}
