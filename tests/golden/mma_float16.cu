@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma, float16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest 1bc7060ada33ee9f
+ * template: gemm/cuda/mma.cu.j2, digest b5222396bb472332
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -12,6 +12,16 @@
  *   tiles = ceildiv(M, 128) * ceildiv(K, 128)
  *   part_stride = ceildiv(K, 2) * 2
  *   ticket_bytes = last * (splits > 1) * ceildiv(tiles, 4) * 16
+ *    global memory --cp.async--> STAGES swizzled tiles in shared memory --ldmatrix--> registers
+ *                                                          registers --mma.sync--> sums --> C
+ *
+ *               SK                  A block computes SM x SK of C, each of its warps WARP_M x WARP_K of
+ *          +---------+              it by instructions of tensor cores. Chunks of 16 bytes are permuted
+ *          | warp|   | SN           in shared memory, so that ldmatrix meets no bank twice. With
+ *    SN    +-----+---+              splits > 1 blocks share the reduction (split-K).
+ *  +----+  +-----+---+
+ *  |    |  | warp|   | SM           References: PTX ISA, "Warp level matrix instructions"; A. Kerr et
+ *  +----+  +-----+---+              al., "CUTLASS: Fast Linear Algebra in CUDA C++", 2017.
  */
 
 using T = float;
@@ -310,8 +320,9 @@ struct TileLoader {
 #pragma unroll WIDTH == NARROW ? 4 : ROWS
       for (int down = 0; down < ROWS; down += DOWN) {
         if (ROWS % DOWN != 0 && row + down >= ROWS) continue;
-        Operand* to = tile + (ALIKE ? place + down * COLUMNS + across
-                                : swizzled<COLUMNS, RUN>(row + down, column + across));
+        const int at = ALIKE ? place + down * COLUMNS + across
+                             : swizzled<COLUMNS, RUN>(row + down, column + across);
+        Operand* to = tile + at;
         const Operand* here = from + static_cast<long long>(down) * stride + across;
         if constexpr (WHOLE) {
           const bool outside = across >= columns || down >= rows;

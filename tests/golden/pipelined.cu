@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest 20cbcf33144b3ea7
+ * template: gemm/cuda/pipelined.cu.j2, digest 7be82235fc685dee
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
@@ -20,6 +20,16 @@
  *   ticket_bytes = last * (splits > 1) * ceildiv(tiles, 4) * 16
  *   copy_elements = realign * loaded_n * (loaded_m + loaded_k)
  *   part_elements = (splits > 1) * splits * M * loaded_k
+ *    global memory --cp.async--> STAGES tiles of A and B in shared memory --> registers --> C
+ *
+ *               SK                  A block computes SM x SK of C, a warp a part of it, a thread TY x TX
+ *          +---------+              elements. Tiles of the next STAGES - 1 steps are on their way while
+ *          | warp|   | SN           one is multiplied. With splits > 1 blocks share the reduction
+ *    SN    +-----+---+              (split-K): parts go to the workspace, and `sum_splits`, or the last
+ *  +----+  +-----+---+              block of a tile, adds them up in their order.
+ *  |    |  | warp|   | SM
+ *  +----+  +-----+---+              References: A. Kerr et al., "CUTLASS: Fast Linear Algebra in CUDA
+ *                                   C++", 2017; CUDA C++ Programming Guide, "Asynchronous data copies".
  */
 
 using T = float;
@@ -863,7 +873,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
 }
 
 // C = alpha * (sum of the parts) + beta * C: SUM_THREADS threads along x, one along y for each run.
-extern "C" __global__ void __launch_bounds__(SUM_THREADS * RUNS) sum_splits(
+constexpr int SUM_BLOCK = SUM_THREADS * RUNS;
+
+extern "C" __global__ void __launch_bounds__(SUM_BLOCK) sum_splits(
     int m, int n, int k, float alpha, const float* __restrict__ a, int lda,
     const float* __restrict__ b, int ldb, float beta, float* __restrict__ c, int ldc,
     float* __restrict__ workspace, int group, int splits, int last, int realign) {

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 54a5e83f3313f5fe
+ * template: gemm/cuda/skinny.cu.j2, digest 1cb1f60459434900
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8,
  *     "wide": 4}
  * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 9216 bytes of dynamic shared
@@ -15,6 +15,16 @@
  *   tiles = strips * ceildiv(short, 4)
  *   ticket_bytes = (splits > 1) * ceildiv(tiles, 4) * 16
  *   part_bytes = (splits > 1) * tiles * splits * 4 * strip * 4
+ *     side = "rows": C has few rows (FEW a block); `side = "columns"` is the same, transposed.
+ *
+ *               k (streamed)        Threads lie across the outputs and down the reduction. Each reads
+ *         +--------------------+    vectors of the large operand once, LOADS of them on their way at any
+ *         |  |  |  | B |  |  | | n  time, and multiplies them by FEW factors from a panel of the small
+ *         +--------------------+    operand in shared memory. Sums of the threads down the reduction
+ *     n                             meet in shared memory; with splits > 1, blocks share the reduction
+ *   +----+ +-------------------+    and the last one of a tile adds up what all have (split-K).
+ *   | A  | |        C          | FEW
+ *   +----+ +-------------------+    Reference: J. Chen et al., "TSM2", ICS 2019.
  */
 
 using T = float;
@@ -184,7 +194,7 @@ struct Stream {
     if (ALIGNED) return;
     // A vector reaches beyond the end of a row, and that of the operand, if few rows follow.
     const bool ragged = (this->outputs & (across * VECTOR - 1)) < VECTOR;
-    rest = !alike ? ALL : ragged ? max(0, VECTOR - 1 - behind) : 0;
+    rest = alike ? (ragged ? max(0, VECTOR - 1 - behind) : 0) : ALL;
     before = from < operand ? operand - from : 0;
     singly = before > 0 ? ALL : rest;
   }

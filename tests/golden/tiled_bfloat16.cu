@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family tiled, bfloat16, layout nn.
  *
- * template: gemm/cuda/tiled.cu.j2, digest b0c6da41367f28be
+ * template: gemm/cuda/tiled.cu.j2, digest 0cce5bf798a64754
  * configuration: {"boundary": "expanded", "pad": 0, "size": "static", "tile": 16, "unroll": 16}
  * launch: grid (ceildiv(M, 16) * ceildiv(K, 16), 1, 1), block (16, 16, 1), no dynamic shared memory
  *   workspace: (squares_m + squares_k) * squares_n * 1024 * 2 bytes
@@ -10,6 +10,13 @@
  *   squares_m = ceildiv(M, 32)
  *   squares_n = ceildiv(N, 32)
  *   squares_k = ceildiv(K, 32)
+ *                k
+ *         +----+----+----+          A block computes a square of C. Its threads copy a square of A and
+ *         |    | B->|    | n        one of B to shared memory, an element each, multiply them, and go on
+ *    n    +----+----+----+          to the next squares along the reduction: every element that is
+ *  +----+ +----+----+----+          read from global memory serves a row or a column of threads.
+ *  | A->| |    | C  |    | m
+ *  +----+ +----+----+----+          Reference: CUDA C++ Programming Guide, "Shared memory".
  */
 
 using T = float;
@@ -90,14 +97,16 @@ __device__ __forceinline__ void expand(const Operand* from, int ld, int rows, in
   }
 }
 
-extern "C" __global__ void __launch_bounds__(SQUARE * COPY_ROWS) expand_a(
+constexpr int COPY_THREADS = SQUARE * COPY_ROWS;
+
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) expand_a(
     int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda,
     const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c,
     int ldc, __nv_bfloat16* __restrict__ workspace) {
   expand(a, lda, m, n, workspace);
 }
 
-extern "C" __global__ void __launch_bounds__(SQUARE * COPY_ROWS) expand_b(
+extern "C" __global__ void __launch_bounds__(COPY_THREADS) expand_b(
     int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda,
     const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c,
     int ldc, __nv_bfloat16* __restrict__ workspace) {

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, bfloat16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest f957fffbc852a9c3
+ * template: gemm/cuda/wgmma.cu.j2, digest 3a7a9a26ce4cfd27
  * configuration: {"cluster_k": 1, "cluster_m": 2, "cluster_n": 1, "consumers": 2, "min_blocks": 1,
  *     "ping_pong": 0, "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 181312 bytes of dynamic
@@ -17,27 +17,25 @@
  *   blocks = min(multiprocessor_count // 2 * 2, waiting)
  *   part_columns = ceildiv(K, 4) * 4
  *   part_bytes = (splits > 1) * splits * M * part_columns * 4
+ *
+ *    global memory --TMA--> ring of STAGES tiles in shared memory --wgmma--> registers --> C
+ *                           arrived[s]: full    freed[s]: empty
+ *
+ *    producer warp group    waits for an empty stage, has the next tiles of A and B copied there
+ *    consumer warp groups   wait for a full stage and multiply it; PING_PONG: a tile of C each, in turns
+ *
+ *               SK                  Blocks are persistent: they take tiles of C in turns. With splits > 1
+ *          +---------+              a tile comes in parts of the reduction (split-K), which go to the
+ *          |    B    | SN           workspace, where `sum_splits` adds them up in their order. Blocks of
+ *    SN    +---------+              a cluster share tiles (multicast), or the reduction of a tile.
+ *  +----+  +---------+
+ *  | A  |  |    C    | SM           References: PTX ISA, "wgmma", "mbarrier", "cp.async.bulk.tensor";
+ *  +----+  +---------+              NVIDIA CUTLASS 3, warp-specialised persistent kernels.
  */
 
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
-// A block, and the way of its tiles:
-//
-//   global memory   A, B --TMA--> ring of STAGES buffers in shared memory --wgmma--> registers --> C
-//                                 arrived[s]: full        freed[s]: empty
-//   producer warp group   waits for an empty buffer, has the next tiles of A and B copied there
-//   consumer warp groups  wait for a full buffer, multiply; PING_PONG: in turns, a tile of C each
-//
-//             SK                  Blocks are persistent: they take tiles of C in turns. With splits > 1
-//         +--------+              the reduction of a tile comes in parts (split-K), which go to the
-//         |   B    | SN           workspace, and `sum_splits` adds them up in their order. The blocks of
-//    SN   +--------+              a cluster share tiles (TMA multicast), or a tile's reduction.
-//  +----+ +--------+
-//  | A  | |   C    | SM           References: V. Thakkar et al., CUTLASS, "Efficient GEMM in CUDA",
-//  +----+ +--------+              warp-specialised persistent kernels; PTX ISA, "wgmma" and "mbarrier".
-
 
 // --- Numbers as they are stored; T is what they are computed in ---
 
@@ -888,8 +886,7 @@ __device__ __forceinline__ int part_stride(int k) { return (k + 3) / 4 * 4; }
 
 // C = alpha * A B + beta * C, or parts of A B: blocks of THREADS threads, as many as the device
 // holds or fewer.
-extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1)
-    __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
+extern "C" __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(THREADS, MIN_BLOCKS) gemm(
     int m, int n, int k, float alpha, const __nv_bfloat16* __restrict__ a, int lda,
     const __nv_bfloat16* __restrict__ b, int ldb, float beta, __nv_bfloat16* __restrict__ c,
     int ldc, __nv_bfloat16* __restrict__ workspace, int group, int splits,

@@ -1,7 +1,7 @@
 /*
  * batched_gemm for cuda: family tiles, float32, layout nn.
  *
- * template: batched_gemm/cuda/tiles.cu.j2, digest b228b291aed74751
+ * template: batched_gemm/cuda/tiles.cu.j2, digest 75edc490dad928a3
  * configuration: {"batches": 4, "sk": 16, "sm": 32, "sn": 8, "tx": 2, "ty": 4, "vector": 2}
  * launch: grid (tiles * ceildiv(P, 4), 1, 1), block (8, 8, 4), 12800 bytes of dynamic shared memory
  *   tiles = ceildiv(M, 32) * ceildiv(K, 16)
@@ -10,7 +10,6 @@
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
 
 // --- Configuration ---
 
@@ -158,7 +157,7 @@ struct StagedTile {
 #pragma unroll
           for (int v = 0; v < WIDTH; ++v) chunk.element[v] = staged[i][j][v];
           *reinterpret_cast<Vector<WIDTH>*>(place(row + i * DOWN, across)) = chunk;
-} else {
+        } else {
 #pragma unroll
           for (int v = 0; v < WIDTH; ++v) {
             *place(row + i * DOWN, across + v) = staged[i][j][v];

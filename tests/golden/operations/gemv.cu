@@ -1,7 +1,7 @@
 /*
  * gemv for cuda: family dots, float64, layout nn.
  *
- * template: gemv/cuda/dots.cu.j2, digest dced322161efc17c
+ * template: gemv/cuda/dots.cu.j2, digest 41a0ab9ebd1b0ddb
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 4, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 4, 1), block (64, 2, 1), no dynamic shared memory
  *   workspace: 4 * M * 8 bytes
@@ -12,7 +12,6 @@
 using T = double;
 constexpr int ITEMSIZE = 8;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
 
 // --- Configuration ---
 

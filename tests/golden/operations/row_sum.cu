@@ -1,7 +1,7 @@
 /*
  * row_sum for cuda: family sums, float32, layout nn.
  *
- * template: row_sum/cuda/sums.cu.j2, digest cdaa21aeb95d9bdb
+ * template: row_sum/cuda/sums.cu.j2, digest 739d7c37ffba899a
  * configuration: {"groups": 2, "lanes": 64, "rows": 4, "splits": 1, "unroll": 2, "vector": 2}
  * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
  *   workspace: 0 bytes
@@ -11,7 +11,6 @@
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
 
 // --- Configuration ---
 

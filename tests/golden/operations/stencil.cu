@@ -1,7 +1,7 @@
 /*
  * stencil for cuda: family columns, float32, layout nn.
  *
- * template: stencil/cuda/columns.cu.j2, digest ee40822dbf5c283c
+ * template: stencil/cuda/columns.cu.j2, digest 89ecbffde33a592d
  * configuration: {"block_x": 64, "block_y": 2, "min_blocks": 1, "rows": 8, "unroll": 4,
  *     "vector": 4}
  * launch: grid (blocks, 1, 1), block (64, 2, 1), no dynamic shared memory
@@ -11,7 +11,6 @@
 using T = float;
 constexpr int ITEMSIZE = 4;
 static_assert(sizeof(T) == ITEMSIZE, "bytes per element");
-
 
 // --- Configuration ---
 

@@ -1,0 +1,59 @@
+"""Emitted CUDA C++ is indented and spaced as clang-format has it (`.clang-format` beside this)."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from autotune.families.rendering import render
+from autotune.targets.families import load_families
+
+CLANG_FORMAT = Path(sys.executable).with_name("clang-format")
+FAMILIES = load_families(target="cuda", operation="gemm")
+EXAMPLES = sorted((Path(__file__).parent / "operations").glob("*.cu"))
+
+pytestmark = pytest.mark.skipif(not CLANG_FORMAT.exists(), reason="clang-format is not installed")
+
+
+def check_layout(text: str) -> None:
+    """Where lines are broken is the template's to say: some end in text that it does not know."""
+    formatted = subprocess.run(
+        [CLANG_FORMAT, "--assume-filename=kernel.cu", f"--style=file:{STYLE}"],
+        input=text,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    before, after = text.splitlines(), formatted.splitlines()
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after).get_opcodes():
+        ours, theirs = before[a:b], after[c:d]
+        joined = " ".join(map(str.strip, ours)) == " ".join(map(str.strip, theirs))
+        rebroken = len(ours) != len(theirs) and joined and all(ours)
+        assert kind == "equal" or rebroken, f"line {a + 1}: {ours} should be {theirs}"
+
+
+STYLE = Path(__file__).with_name(".clang-format")
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_sources_of_a_family(name: str) -> None:
+    family = FAMILIES[name]
+    presets = [{}, *(preset.configuration for preset in family.presets.values())]
+    declared = {each.name: each.default for each in family.parameters if each.default is not None}
+    for number, preset in enumerate(presets):
+        dtype = family.dtypes[number % len(family.dtypes)]
+        layout = family.layouts[number % len(family.layouts)]
+        out_dtype = family.results(dtype)[number % len(family.results(dtype))]
+        configuration = family.conform({**declared, **preset})
+        check_layout(
+            render(family, configuration, dtype=dtype, layout=layout, out_dtype=out_dtype).text
+        )
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_sources_of_examples(path: Path) -> None:
+    check_layout(path.read_text(encoding="utf-8"))
