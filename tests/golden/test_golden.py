@@ -1,7 +1,8 @@
 """Emitted sources, character for character: a template change shows what it changes.
 
 A family has one whole source here; what other configurations make of it is kept as the difference.
-``AUTOTUNE_UPDATE_GOLDEN=1 pytest tests/golden`` rewrites the files; review them as a diff.
+``AUTOTUNE_UPDATE_GOLDEN=1 pytest -n0 tests/golden``, run twice, rewrites the files: differences are
+of whole ones as they are. Review them as a diff.
 """
 
 from __future__ import annotations
