@@ -137,7 +137,7 @@ def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
     ) as evaluator:
         rows = ladder.measure(evaluator, job.problem, job.contestants, note)
     if args.ladder and not asked_to_stop():
-        calls = job.target.host_calls(job.problem, job.device, programs)
+        calls = job.target.estimates.host_calls(job.problem, job.device, programs)
         if calls is not None:
             rows = ladder.measure_host_calls(rows, job.contestants, job.families, calls, note)
     return rows

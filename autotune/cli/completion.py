@@ -159,7 +159,7 @@ def _presets(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
 def _devices(**_: object) -> Iterable[str]:
     from autotune.targets.registry import target_classes
 
-    return {name for target in target_classes() for name in target.described_devices()}
+    return {name for target in target_classes() for name in target.doctor.described_devices()}
 
 
 def _records(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:

@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     """Read the device, or describe one that is known by name; list the GPUs that are here."""
     from autotune.targets.registry import target_classes
 
-    here = [found for each in target_classes() if (found := each.found()) is not None]
+    here = [found for each in target_classes() if (found := each.doctor.found()) is not None]
     device = read_device(choose_target(args), args)
     document = {
         "fingerprint": device.fingerprint.key() | {"digest": device.fingerprint.digest},

@@ -19,7 +19,7 @@ from autotune.core.paths import CacheLocations
 from autotune.store.examining import cache_checks, layer_checks
 
 if TYPE_CHECKING:
-    from autotune.serving.target import Target
+    pass
 
 Group = tuple[str, Callable[[], Iterable[Check]]]
 """What is looked at together, by its name."""
@@ -73,11 +73,7 @@ def _groups(cache: str | None) -> Iterator[Group]:
     yield "cache", lambda: _apart(cache_checks, CacheLocations.at(cache))
     yield "layers", lambda: _apart(layer_checks)
     for target in target_classes():
-        yield target.name, _looks_of(target)
-
-
-def _looks_of(target: type[Target]) -> Callable[[], Iterable[Check]]:
-    return lambda: target.examine()
+        yield target.name, target.doctor.examine
 
 
 def _apart(function: Callable[..., list[Check]], *arguments: object) -> list[Check]:

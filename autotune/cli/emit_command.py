@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> CommandResult:
         known = family.values(configuration, problem, limits)
         estimated = {name: known[name] for name in family.derived}
         try:
-            needs = target_class(family.target)().resources(
+            needs = target_class(family.target).estimates.resources(
                 family, source, configuration, problem, choice.device
             )
         except CompileError as error:

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     cache = user_cache(args.cache)
     record = find_record(cache, args.record)
     kernel = exportable(record, cache.path, args.families)
-    exported = target_class(record.target)().export(kernel, args.format)
+    exported = target_class(record.target).exporter.export(kernel, args.format)
     write_folder(args.folder, exported.files)
     if not args.quiet:
         for note in exported.notes:

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> CommandResult:
             document = _count(family, wanted, device)
             documents.append(document | {"problem": problem.key()})
             texts.append(_text(document, verbose=args.verbose))
-        forecast = target.forecast(problem, device, args.cache)
+        forecast = target.estimates.forecast(problem, device, args.cache)
         if forecast is not None:
             for document in documents[-len(scope.chosen) :]:
                 document[forecast.name] = list(forecast.rows)

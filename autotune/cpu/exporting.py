@@ -50,7 +50,7 @@ _RESHAPING = "numba_attempt_nocopy_reshape"
 
 
 def export(exportable: Exportable, form: str) -> Exported:
-    """See `autotune.serving.target.Target.export`."""
+    """See `autotune.serving.reports.Exporter.export`."""
     problem, family, record = exportable.problem, exportable.family, exportable.record
     if kernel_layout(family, problem.layout) != problem.layout:
         raise InputError(

@@ -9,6 +9,7 @@ from autotune.core.errors import InputError
 from autotune.core.forking import threads_are_lost
 from autotune.core.limits import CpuLimits
 from autotune.serving.numba_settings import numba_settings
+from autotune.serving.reports import Doctor, Exporter
 from autotune.serving.target import Target
 
 if TYPE_CHECKING:
@@ -24,14 +25,32 @@ if TYPE_CHECKING:
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
     from autotune.serving.background import Job
-    from autotune.serving.kernel import BoundKernel, Kernel, Request
+    from autotune.serving.kernel import BoundKernel
     from autotune.serving.target import Work
+
+
+class _Doctor(Doctor):
+    def examine(self) -> Iterator[Check]:
+        """The processor, Numba and its threads, NumPy's BLAS."""
+        from autotune.cpu.examining import examine
+
+        return examine()
+
+
+class _Exporter(Exporter):
+    def export(self, exportable: Exportable, form: str) -> Exported:
+        """The emitted module, or what LLVM makes of it."""
+        from autotune.cpu.exporting import export
+
+        return export(exportable, form)
 
 
 class CpuTarget(Target):
     """Emitted Numba source on the processor this process runs on."""
 
     name: ClassVar[str] = "cpu"
+    doctor: ClassVar[Doctor] = _Doctor()
+    exporter: ClassVar[Exporter] = _Exporter()
 
     @classmethod
     def language(cls) -> Language:
@@ -117,27 +136,8 @@ class CpuTarget(Target):
 
         return compile_job(family, candidate.configuration, problem, programs)
 
-    def load(self, request: Request) -> Kernel:
-        """The record's kernel, or the default."""
-        from autotune.serving.loading import load_kernel
-
-        return load_kernel(self, request)
-
     def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """NumPy's product."""
         from autotune.cpu.call import numpy_kernel
 
         return numpy_kernel(problem).__call__
-
-    def export(self, exportable: Exportable, form: str) -> Exported:
-        """The emitted module, or what LLVM makes of it."""
-        from autotune.cpu.exporting import export
-
-        return export(exportable, form)
-
-    @classmethod
-    def examine(cls) -> Iterator[Check]:
-        """The processor, Numba and its threads, NumPy's BLAS."""
-        from autotune.cpu.examining import examine
-
-        return examine()

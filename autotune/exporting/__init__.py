@@ -1,5 +1,5 @@
 """Exporting: a record's kernel as a folder of files, for programs without this package."""
 
-from autotune.exporting.writing import check_folder, write_folder
+from autotune.exporting.exportable import check_folder, write_folder
 
 __all__ = ["check_folder", "write_folder"]

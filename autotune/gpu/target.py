@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.errors import MissingDependencyError, OperandError, UnknownNameError
 from autotune.core.limits import GpuLimits, limits_of
 from autotune.gpu.driver import find_vendor, use
+from autotune.serving.reports import Estimates
 from autotune.serving.target import Placement, Target
 
 if TYPE_CHECKING:
@@ -24,12 +25,52 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.serving.background import Job
     from autotune.serving.clock import Clock
-    from autotune.serving.kernel import BoundKernel, Kernel, Request
+    from autotune.serving.kernel import BoundKernel
     from autotune.serving.reports import HostCalls, Model, Resources
     from autotune.serving.target import Work
 
 LIMIT_NAMES = frozenset(field.name for field in fields(GpuLimits)) - {"isa"}
 """Names of a GPU's limits in families' restrictions."""
+
+
+class GpuEstimates(Estimates):
+    """Estimates for GPUs of one vendor, by its compiler and by a model of their resources.
+
+    Args:
+        vendor: see `GpuTarget.vendor`.
+    """
+
+    def __init__(self, vendor: str) -> None:
+        self._vendor = vendor
+
+    def resources(
+        self,
+        family: KernelFamily,
+        source: Source,
+        configuration: Configuration,
+        problem: Problem,
+        device: Device,
+    ) -> Resources | None:
+        """The binary's numbers, beside the estimates."""
+        from autotune.gpu.compiling import resources
+
+        use(self._vendor)
+        return resources(family, source, configuration, problem, device, limits_of(device))
+
+    def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
+        """A model of the resources that a block needs."""
+        from autotune.families.gpu.resource_model import expected_log_time
+
+        return expected_log_time(family, problem, limits_of(device))
+
+    def host_calls(
+        self, problem: Problem, device: Device, programs: ProgramCache
+    ) -> HostCalls | None:
+        """Copies to the GPU and back."""
+        from autotune.gpu.measure.host_call import DeviceCalls
+
+        use(self._vendor)
+        return DeviceCalls(problem, device, programs)
 
 
 class GpuTarget(Target):
@@ -133,12 +174,6 @@ class GpuTarget(Target):
         use(self.vendor)
         return compile_job(family, candidate.configuration, problem, limits_of(device), programs)
 
-    def load(self, request: Request) -> Kernel:
-        """The record's kernel, or the default."""
-        from autotune.serving.loading import load_kernel
-
-        return load_kernel(self, request)
-
     def library(self, problem: Problem, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         """The product of the library that the operands are of, if it has one."""
         from autotune.gpu.arrays.vendor import DeviceLibrary
@@ -154,35 +189,6 @@ class GpuTarget(Target):
 
         use(self.vendor)
         return DeviceClock()
-
-    def resources(
-        self,
-        family: KernelFamily,
-        source: Source,
-        configuration: Configuration,
-        problem: Problem,
-        device: Device,
-    ) -> Resources | None:
-        """The binary's numbers, beside the estimates."""
-        from autotune.gpu.compiling import resources
-
-        use(self.vendor)
-        return resources(family, source, configuration, problem, device, limits_of(device))
-
-    def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
-        """A model of the resources that a block needs."""
-        from autotune.families.gpu.resource_model import expected_log_time
-
-        return expected_log_time(family, problem, limits_of(device))
-
-    def host_calls(
-        self, problem: Problem, device: Device, programs: ProgramCache
-    ) -> HostCalls | None:
-        """Copies to the GPU and back."""
-        from autotune.gpu.measure.host_call import DeviceCalls
-
-        use(self.vendor)
-        return DeviceCalls(problem, device, programs)
 
 
 def _ordinal(device: Device) -> int:

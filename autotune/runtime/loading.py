@@ -14,6 +14,7 @@ from autotune.runtime.asking import check_asked
 from autotune.runtime.usage import counted
 from autotune.serving.background import is_wanted
 from autotune.serving.kernel import FALLBACKS, Kernel, Request
+from autotune.serving.loading import serve
 from autotune.serving.lookup import LASTING, qualities
 from autotune.serving.target import Target
 from autotune.targets.registry import make_target
@@ -86,7 +87,7 @@ def load(
     )
     lasting = match in LASTING and is_wanted(background)
     request = Request(problem, match, device, cache, folders, fallback, lasting, again)
-    return counted(make_target(target, options).load(request))
+    return counted(serve(make_target(target, options), request))
 
 
 def request_of(problem: Problem, target: str, *, match: str) -> Request:

@@ -1,10 +1,12 @@
-"""What a target can tell beside what it computes: forecasts, resources, times of whole calls."""
+"""What a target tells beside what it computes: its machine, estimates, times of whole calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+
+from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -12,9 +14,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from autotune.core.check import Check
     from autotune.core.configuration import Configuration
+    from autotune.core.device import Device
+    from autotune.exporting.exportable import Exportable, Exported
     from autotune.families.family import KernelFamily
+    from autotune.families.program_cache import ProgramCache
+    from autotune.families.rendering import Source
     from autotune.measuring.processes import Failure
+    from autotune.operations.problem import Problem
 
 Model: TypeAlias = "Callable[[Mapping[str, NDArray[Any]]], NDArray[np.float64]]"
 """Expected logarithms of times from columns of parameter values, by name; NaN: cannot run."""
@@ -22,10 +30,10 @@ Model: TypeAlias = "Callable[[Mapping[str, NDArray[Any]]], NDArray[np.float64]]"
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one configuration needs of a device.
+    """Registers, memory and the like that one configuration needs of a device.
 
     Attributes:
-        document: what the binary says, as JSON-able values; None where there is none.
+        document: from the binary, as JSON-able values; None where there is none.
         note: the same in one line, or why there is none.
     """
 
@@ -35,12 +43,12 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a model says of a target's ways to compute a problem, the best first.
+    """A model's ranking of a target's ways to compute a problem, the best first.
 
     Attributes:
         name: of the whole in documents.
-        rows: each way, as JSON-able values.
-        text: what they are judged by, in words.
+        rows: one per way, as JSON-able values.
+        text: the criterion, in words.
         header: names of the columns of `cells`; all but the first are numbers.
         cells: the ways as texts, a cell for every column.
     """
@@ -57,9 +65,9 @@ class Found:
     """Devices of one kind that are here.
 
     Attributes:
-        kind: what they are called in text: "GPUs".
-        documents: each as JSON-able values.
-        texts: each in one line.
+        kind: their name in text: "GPUs".
+        documents: one per device, as JSON-able values.
+        texts: one line per device.
         missing: what keeps them from being used, and the remedy; empty when nothing does.
     """
 
@@ -71,12 +79,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class HostCall:
-    """What whole calls take: allocate, copy to the device, multiply, copy back, free.
+    """Times of whole calls: allocate, copy to the device, multiply, copy back, free.
 
     Attributes:
         context_s: making the process's context on the device, before the first call.
-        cold_s: the first call of a process; loading the module, or starting the vendor's library,
-            is part of it.
+        cold_s: the first call of a process, with the loading of the module or the start of the
+            vendor's library.
         warm_s: median of the later calls.
     """
 
@@ -104,3 +112,80 @@ class HostCalls(Protocol):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None: ...
+
+
+class Doctor:
+    """A target's view of this machine, for `doctor`, `device` and shells; here: nothing to see."""
+
+    def examine(self) -> Iterator[Check]:
+        """Check all that the target needs of this machine.
+
+        What may hang or crash is looked at in a process of its own
+        (`autotune.serving.examining`).
+        """
+        yield from ()
+
+    def found(self) -> Found | None:
+        """The devices of the target's own kind that are here, usable or not."""
+        return None
+
+    def described_devices(self) -> Sequence[str]:
+        """Names of devices that need not be here, for shells to complete."""
+        return ()
+
+
+class Exporter:
+    """Files with which programs run a target's kernels without this package; here: none."""
+
+    def export(self, exportable: Exportable, form: str) -> Exported:
+        """Make the files of a kernel.
+
+        Args:
+            exportable: the kernel.
+            form: one of `autotune.exporting.exportable.FORMATS`.
+
+        Raises:
+            InputError: such a kernel cannot be exported; the message says why.
+            CompileError: the compiler refuses the source.
+            MissingDependencyError: the compiler is missing.
+        """
+        record = exportable.record
+        raise InputError(
+            f"target {record.target} exports no kernels: `autotune emit --record {record.id}` "
+            "prints the program"
+        )
+
+
+class Estimates:
+    """A target's answers about kernels that nobody has timed; here: none."""
+
+    def resources(
+        self,
+        family: KernelFamily,
+        source: Source,
+        configuration: Configuration,
+        problem: Problem,
+        device: Device,
+    ) -> Resources | None:
+        """The needs of a configuration, as compiled; None where they are not known.
+
+        Raises:
+            CompileError: the compiler refuses the source.
+        """
+        return None
+
+    def model(self, family: KernelFamily, problem: Problem, device: Device) -> Model | None:
+        """Expected times of a family's configurations, up to a constant factor."""
+        return None
+
+    def forecast(
+        self, problem: Problem, device: Device, cache: str | None = None
+    ) -> Forecast | None:
+        """A model's ranking of the target's ways to compute a problem."""
+        return None
+
+    def host_calls(
+        self, problem: Problem, device: Device, programs: ProgramCache
+    ) -> HostCalls | None:
+        """Timer of calls from host arrays to a result there; None where operands are there."""
+        return None

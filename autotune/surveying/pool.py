@@ -111,7 +111,7 @@ def _favoured(
     rng: np.random.Generator,
 ) -> list[Configuration]:
     """The programs that the target's model expects to be fastest; none without a model."""
-    model = target.model(family, problem, device)
+    model = target.estimates.model(family, problem, device)
     if model is None or not (space := family.space(problem, device.limits)).size:
         return []
     drawn = [space[int(row)] for row in space.sample(min(DRAWN, space.size), rng)]

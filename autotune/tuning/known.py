@@ -50,7 +50,9 @@ def priors(context: TuningContext) -> list[Prior]:
     families = {name: context.families[name] for name in context.union.spaces}
     store, predictor = context.store, context.predictor(problem.operation)
     found: list[Prior] = []
-    models = {name: target.model(family, problem, device) for name, family in families.items()}
+    models = {
+        name: target.estimates.model(family, problem, device) for name, family in families.items()
+    }
     if estimates := {name: model for name, model in models.items() if model is not None}:
         found.append(EstimatedPrior(estimates))
     if learned := predictor.prior(problem):

@@ -5,6 +5,7 @@ What touches no device is asked of all of them here; what runs kernels where the
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
 import shlex
@@ -33,7 +34,15 @@ from autotune.gpu.nvidia.target import CudaTarget, NumbaCudaTarget
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality
-from autotune.targets import Kernel, Target, Work, make_target, target_class, target_names
+from autotune.targets import (
+    Kernel,
+    Target,
+    Work,
+    make_target,
+    serve,
+    target_class,
+    target_names,
+)
 from autotune.targets.families import load_families
 from autotune.targets.registry import rescan
 
@@ -175,7 +184,7 @@ class TargetConformance:
 
     def test_what_is_not_tuned_names_a_command_for_it(self, target: Target) -> None:
         with pytest.raises(NotTunedError) as caught:
-            target.load(self.request())
+            serve(target, self.request())
         told = str(caught.value)
         assert "\n" not in told
         words = shlex.split(told.split("`")[1])
@@ -329,3 +338,19 @@ class TestMpi(TargetConformance):
         found = look_up(PROBLEM, target, match="exact").match.record
         assert found is not None
         assert found.id == result.serving.id
+
+
+def test_the_target_from_outside_imports_the_public_faces_alone() -> None:
+    tree = ast.parse((Path(__file__).parents[1] / "toy" / "toy_target.py").read_text())
+    imported = {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for name in (
+            [node.module]
+            if isinstance(node, ast.ImportFrom)
+            else [alias.name for alias in node.names]
+        )
+        if name is not None and name.partition(".")[0] == "autotune"
+    }
+    assert imported == {"autotune", "autotune.targets"}

@@ -20,7 +20,7 @@ from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
-from autotune.exporting.expected import ROW, drawn
+from autotune.exporting.calls import ROW, drawn
 from autotune.operations.parts import Array
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache
@@ -298,7 +298,7 @@ def test_programs_of_several_processes_are_refused() -> None:
     kernel = exportable(made, CacheLocations.at().database)
     for target in ("mpi", "hybrid"):
         with pytest.raises(InputError, match=f"emit --record {made.id}"):
-            target_class(target)().export(kernel, "cpp")
+            target_class(target).exporter.export(kernel, "cpp")
 
 
 def _fail(*_: object) -> None:

@@ -1,7 +1,7 @@
 """A target of another package: emitted Python that multiplies with NumPy, panel by panel.
 
-It is what somebody else would write and install: it uses what `autotune.targets` offers, and
-nothing in this project knows its name.
+It is what somebody else would write and install: it imports `autotune` and `autotune.targets`
+alone, and nothing in this project knows its name.
 """
 
 from __future__ import annotations
@@ -16,29 +16,35 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from autotune.core.configuration import Candidate
-from autotune.core.deadline import Deadline
-from autotune.core.device import Device, DeviceFingerprint
-from autotune.core.errors import CompileError, InputError, OperandError
-from autotune.core.measurement import Measurement, Outcome
-from autotune.core.statistics import median_interval
-from autotune.families.family import KernelFamily, Language
-from autotune.families.gpu.launch import Binary
-from autotune.families.modules import load_module
-from autotune.families.program_cache import ProgramCache
-from autotune.families.python_source import check_module
-from autotune.families.rendering import render
-from autotune.measuring.evaluator import Baseline, Evaluator, Finals, Report, silent
-from autotune.operations.problem import Gemm
+from autotune import Gemm
 from autotune.targets import (
+    Baseline,
+    Binary,
     BoundKernel,
-    Kernel,
+    Candidate,
+    CompileError,
+    Deadline,
+    Device,
+    DeviceFingerprint,
+    Evaluator,
+    Finals,
+    InputError,
+    KernelFamily,
+    Language,
+    Measurement,
+    OperandError,
     Option,
+    Outcome,
     Placement,
-    Request,
+    ProgramCache,
+    Report,
     Target,
     Work,
-    load_kernel,
+    check_module,
+    load_module,
+    median_interval,
+    render,
+    silent,
 )
 
 ORDERS = ("rows", "columns")
@@ -132,9 +138,6 @@ class ToyTarget(Target):
             return out
 
         return kernel
-
-    def load(self, request: Request) -> Kernel:
-        return load_kernel(self, request)
 
     def library(self, problem: Gemm, tuned: Callable[[], BoundKernel]) -> BoundKernel | None:
         def product(

@@ -376,7 +376,7 @@ class TestEnvironment:
 class TestCpu:
     def test_no_thread_to_run_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_NUM_THREADS", "0")
-        found = by_name(CpuTarget.examine())
+        found = by_name(CpuTarget.doctor.examine())
         for name in ("Numba", "threading layer"):
             assert found[name].status is Status.PROBLEM
             assert "NUMBA_NUM_THREADS is 0: set it to 1 or more" in (found[name].remedy or "")
@@ -384,7 +384,7 @@ class TestCpu:
     def test_a_threading_layer_that_is_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("NUMBA_THREADING_LAYER", "nonsense")
         monkeypatch.setenv("NUMBA_NUM_THREADS", "1")
-        found = by_name(CpuTarget.examine())
+        found = by_name(CpuTarget.doctor.examine())
         layer = found["threading layer"]
         assert layer.status is Status.PROBLEM
         assert "nonsense" in layer.found
@@ -443,10 +443,10 @@ API cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice devi
 class TestGpu:
     def test_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        found = by_name(CudaTarget.examine())
+        found = by_name(CudaTarget.doctor.examine())
         assert found["GPU"].status is not Status.PROBLEM
         assert not [each for each in found.values() if each.status is Status.PROBLEM]
-        together = by_name(HybridTarget.examine())["GPUs together"]
+        together = by_name(HybridTarget.doctor.examine())["GPUs together"]
         assert (together.status, together.found) == (Status.OK, "none that can be used")
 
     @pytest.mark.parametrize(
@@ -455,7 +455,7 @@ class TestGpu:
     )
     def test_a_driver_that_does_not_start(self, machine: Path, start: str, told: str) -> None:
         build(machine, GPUS, f"-DSTART={start}")
-        checks = list(CudaTarget.examine())
+        checks = list(CudaTarget.doctor.examine())
         [gpu] = [check for check in checks if check.name == "GPU"]
         assert gpu.status is Status.PROBLEM
         assert "nvidia-smi" in (gpu.remedy or "")
@@ -465,7 +465,7 @@ class TestGpu:
         build(machine, GPUS, "-DSTART=sleep(600)")
         module = importlib.import_module("autotune.gpu.nvidia.examining")
         monkeypatch.setattr(module, "Apart", lambda: Apart(limit_s=1.0))
-        [gpu] = CudaTarget.examine()
+        [gpu] = CudaTarget.doctor.examine()
         assert gpu.status is Status.PROBLEM
         assert "no result within 1 s" in gpu.found
 
@@ -477,7 +477,7 @@ class TestGpu:
         hidden.mkdir(parents=True)
         (hidden / "__init__.py").touch()
         monkeypatch.syspath_prepend(hidden.parent)
-        found = by_name(CudaTarget.examine())
+        found = by_name(CudaTarget.doctor.examine())
         assert found["GPU 0"].found.startswith("Stub, 24 GiB")
         assert found["GPU"].status is Status.PROBLEM
         assert found["GPU"].remedy == "pip install '.[cuda]' from a checkout"
@@ -492,19 +492,19 @@ class TestGpu:
         if headers is None:
             pytest.skip("cuda.h is needed: pip install '.[numba-cuda]'")
         monkeypatch.setenv("LD_PRELOAD", str(build(machine, DEVICE, f"-I{headers}")))
-        found = by_name(CudaTarget.examine())
+        found = by_name(CudaTarget.doctor.examine())
         assert not [each for each in found.values() if each.status is Status.PROBLEM], found
         assert "sm_90" in found["NVRTC"].found
         assert "CUDA 13.0" in found["driver"].found
         assert "1024.0 GiB" in found["context"].found
-        assert by_name(HybridTarget.examine())["GPUs together"].found == "1 x Stub"
+        assert by_name(HybridTarget.doctor.examine())["GPUs together"].found == "1 x Stub"
 
     def test_descriptions_that_are_none(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
         monkeypatch.setenv("AUTOTUNE_GPUS", str(tmp_path / "none.toml"))
-        check = by_name(CudaTarget.examine())["AUTOTUNE_GPUS"]
+        check = by_name(CudaTarget.doctor.examine())["AUTOTUNE_GPUS"]
         assert check.status is Status.PROBLEM
         assert check.found.endswith("none.toml: cannot be read: No such file or directory")
         assert check.remedy == "name files that describe GPUs, or unset AUTOTUNE_GPUS"
@@ -516,7 +516,7 @@ class TestMpi:
         monkeypatch.setattr(
             importlib.util, "find_spec", lambda name: None if name == "mpi4py" else real(name)
         )
-        [check] = MpiTarget.examine()
+        [check] = MpiTarget.doctor.examine()
         assert (check.status, check.remedy) == (
             Status.NOTE,
             "pip install '.[mpi]' from a checkout",
@@ -531,7 +531,7 @@ class TestMpi:
         false.chmod(0o755)
         monkeypatch.setenv("AUTOTUNE_MPI_TIMEOUT", "0.5")
         monkeypatch.setattr(world, "find_mpiexec", lambda: false)
-        found = by_name(MpiTarget.examine())
+        found = by_name(MpiTarget.doctor.examine())
         assert found["MPI"].status is found["mpiexec"].status is Status.OK
         assert found["mpiexec"].found == str(mpiexec.find_mpiexec())
         assert found["ranks"].status is Status.NOTE

@@ -9,6 +9,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
+from autotune.serving.reports import Doctor
 from autotune.serving.target import Option, Placement, Target
 
 if TYPE_CHECKING:
@@ -22,11 +23,19 @@ if TYPE_CHECKING:
     from autotune.families.program_cache import ProgramCache
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
-    from autotune.serving.kernel import BoundKernel, Kernel, Request
+    from autotune.serving.kernel import BoundKernel, Kernel
     from autotune.serving.target import Work
 
 PLACEMENTS = ("host", "device", "blocks")
 """Where operands are: in the memory of the host, whole on the first GPU, or in blocks on all."""
+
+
+class _Doctor(Doctor):
+    def examine(self) -> Iterator[Check]:
+        """The number of GPUs, and which of them reach each other."""
+        from autotune.distributed.hybrid.examining import examine
+
+        return examine()
 
 
 class HybridTarget(Target):
@@ -44,6 +53,7 @@ class HybridTarget(Target):
     """
 
     name: ClassVar[str] = "hybrid"
+    doctor: ClassVar[Doctor] = _Doctor()
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         Option("gpus", "GPUs to use, the first ones (default: all)", int),
         Option(
@@ -160,16 +170,8 @@ class HybridTarget(Target):
             programs,
         )
 
-    def load(self, request: Request) -> Kernel:
-        """A kernel that says which blocks go where, and can be freed."""
+    def kernel_class(self, problem: Problem) -> type[Kernel]:
+        """Kernels that say which blocks go where, and can be freed."""
         from autotune.distributed.hybrid.bind import HybridKernel
-        from autotune.serving.loading import load_kernel
 
-        return load_kernel(self, request, HybridKernel)
-
-    @classmethod
-    def examine(cls) -> Iterator[Check]:
-        """How many GPUs there are, and whether they reach each other."""
-        from autotune.distributed.hybrid.examining import examine
-
-        return examine()
+        return HybridKernel

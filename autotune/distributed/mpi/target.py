@@ -12,6 +12,7 @@ from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
 from autotune.core.processors import affinity_count, usable_processors
 from autotune.core.suggestions import must_be
+from autotune.serving.reports import Doctor, Estimates
 from autotune.serving.target import Joined, Option, Placement, Target
 
 if TYPE_CHECKING:
@@ -49,6 +50,24 @@ _ON_RANKS = {
 """What families that leave their local products to a target demand of the ranks."""
 
 
+class _Doctor(Doctor):
+    def examine(self) -> Iterator[Check]:
+        """The MPI library, its launcher, and whether two ranks meet."""
+        from autotune.distributed.mpi.examining import examine
+
+        return examine()
+
+
+class _Estimates(Estimates):
+    def forecast(
+        self, problem: Problem, device: Device, cache: str | None = None
+    ) -> Forecast | None:
+        """The process grids that a model of communication favours, for ranks on CPUs."""
+        from autotune.distributed.mpi.forecast import predicted_grids
+
+        return predicted_grids(problem, device, cache)
+
+
 class MpiTarget(Target):
     """Emitted mpi4py programs on a set of ranks.
 
@@ -65,6 +84,8 @@ class MpiTarget(Target):
     """
 
     name: ClassVar[str] = "mpi"
+    doctor: ClassVar[Doctor] = _Doctor()
+    estimates: ClassVar[Estimates] = _Estimates()
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         Option("ranks", "ranks to start here (default: one per core)", int),
         Option(
@@ -310,13 +331,12 @@ class MpiTarget(Target):
             'load(problem, target="mpi", comm=comm), on every rank of it'
         )
 
-    def load(self, request: Request) -> Kernel:
+    def load_jointly(self, request: Request) -> Kernel | None:
         """The kernel of a communicator, on every rank of it."""
         from autotune.distributed.mpi.load import load_distributed
-        from autotune.serving.loading import load_kernel
 
         if self._comm is None:
-            return load_kernel(self, request)
+            return None
         return load_distributed(
             request,
             self._comm,
@@ -324,21 +344,6 @@ class MpiTarget(Target):
             operands=self._operands,
             local="cuda" if self._gpus else "cpu",
         )
-
-    def forecast(
-        self, problem: Problem, device: Device, cache: str | None = None
-    ) -> Forecast | None:
-        """The process grids that a model of communication favours, for ranks on CPUs."""
-        from autotune.distributed.mpi.forecast import predicted_grids
-
-        return predicted_grids(problem, device, cache)
-
-    @classmethod
-    def examine(cls) -> Iterator[Check]:
-        """The MPI library, its launcher, and whether two ranks meet."""
-        from autotune.distributed.mpi.examining import examine
-
-        return examine()
 
 
 def _mpi_names(

@@ -23,7 +23,7 @@ _KERNEL = re.compile(r"[A-Za-z_]\w{0,63}", re.ASCII)
 
 
 def export(exportable: Exportable, form: str) -> Exported:
-    """See `autotune.serving.target.Target.export`."""
+    """See `autotune.serving.reports.Exporter.export`."""
     problem, family, record = exportable.problem, exportable.family, exportable.record
     if kernel_layout(family, problem.layout) != problem.layout:
         raise InputError(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from autotune.core.device import SETTINGS, Device
 from autotune.gpu.driver import NVIDIA
 from autotune.gpu.nvidia import presence
-from autotune.gpu.target import LIMIT_NAMES, GpuTarget
+from autotune.gpu.target import LIMIT_NAMES, GpuEstimates, GpuTarget
 from autotune.serving.numba_settings import numba_settings
-from autotune.serving.reports import Found
+from autotune.serving.reports import Doctor, Estimates, Exporter, Found
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,11 +23,54 @@ if TYPE_CHECKING:
     from autotune.serving.target import Work
 
 
+class _Doctor(Doctor):
+    def examine(self) -> Iterator[Check]:
+        """The GPUs, their driver, and what compiles and runs kernels."""
+        from autotune.gpu.nvidia.examining import examine
+
+        return examine()
+
+    def found(self) -> Found | None:
+        """The GPUs that are here."""
+        seen = presence.look()
+        return Found(
+            "GPUs",
+            tuple(asdict(gpu) | {"usable": seen.usable} for gpu in seen.gpus),
+            tuple(map(str, seen.gpus)),
+            seen.missing or "",
+        )
+
+    def described_devices(self) -> Sequence[str]:
+        """The known GPUs."""
+        from autotune.gpu.nvidia.known_gpus import known_gpus
+
+        return tuple(known_gpus())
+
+
+class _NumbaDoctor(_Doctor):
+    def examine(self) -> Iterator[Check]:
+        """This target's compiler; the rest is that of target cuda."""
+        from autotune.gpu.nvidia.examining import examine_numba
+
+        return examine_numba()
+
+
+class _Exporter(Exporter):
+    def export(self, exportable: Exportable, form: str) -> Exported:
+        """Source, binary, and a launcher for the driver's API."""
+        from autotune.gpu.nvidia.exporting import export
+
+        return export(exportable, form)
+
+
 class CudaTarget(GpuTarget):
     """Emitted CUDA C++ on an NVIDIA GPU."""
 
     name: ClassVar[str] = "cuda"
     vendor: ClassVar[str] = NVIDIA
+    doctor: ClassVar[Doctor] = _Doctor()
+    estimates: ClassVar[Estimates] = GpuEstimates(NVIDIA)
+    exporter: ClassVar[Exporter] = _Exporter()
 
     @classmethod
     def language(cls) -> Language:
@@ -54,42 +97,12 @@ class CudaTarget(GpuTarget):
             featured="{}a".format,
         )
 
-    @classmethod
-    def found(cls) -> Found | None:
-        """The GPUs that are here."""
-        seen = presence.look()
-        return Found(
-            "GPUs",
-            tuple(asdict(gpu) | {"usable": seen.usable} for gpu in seen.gpus),
-            tuple(map(str, seen.gpus)),
-            seen.missing or "",
-        )
-
-    def export(self, exportable: Exportable, form: str) -> Exported:
-        """Source, binary, and a launcher for the driver's API."""
-        from autotune.gpu.nvidia.exporting import export
-
-        return export(exportable, form)
-
-    @classmethod
-    def described_devices(cls) -> Sequence[str]:
-        """The known GPUs."""
-        from autotune.gpu.nvidia.known_gpus import known_gpus
-
-        return tuple(known_gpus())
-
-    @classmethod
-    def examine(cls) -> Iterator[Check]:
-        """The GPUs, their driver, and what compiles and runs kernels."""
-        from autotune.gpu.nvidia.examining import examine
-
-        return examine()
-
 
 class NumbaCudaTarget(CudaTarget):
     """Emitted Numba source on an NVIDIA GPU: another compiler, the same device and launches."""
 
     name: ClassVar[str] = "numba-cuda"
+    doctor: ClassVar[Doctor] = _NumbaDoctor()
 
     @classmethod
     def language(cls) -> Language:
@@ -126,10 +139,3 @@ class NumbaCudaTarget(CudaTarget):
 
         check_numba()
         return super().evaluator(work, beside)
-
-    @classmethod
-    def examine(cls) -> Iterator[Check]:
-        """This target's compiler; the rest is that of target cuda."""
-        from autotune.gpu.nvidia.examining import examine_numba
-
-        return examine_numba()
