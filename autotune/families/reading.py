@@ -175,7 +175,8 @@ def read_tuned(
         frozenset({*defined.sizes, *element_sizes(DEFAULT_DTYPE)}) | language.limits,
         reserved_names(defined, language),
     )
-    parameters = tuple(each for part in parts for each in _parameters(part, scope))
+    lists = {name: values for part in parts for name, values in _lists(part)}
+    parameters = tuple(each for part in parts for each in _parameters(part, scope, lists))
     derived = {name: text for part in parts for name, text in _derived(part, scope)}
     restrictions = tuple(each for part in parts for each in _restrictions(part, scope))
     for parameter in parameters:
@@ -313,14 +314,32 @@ def _digest(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 
-def _parameters(part: Table, scope: Scope) -> Iterator[TunableParameter]:
+def _lists(part: Table) -> Iterator[tuple[str, list[Any]]]:
+    """Lists of values that parameters name."""
+    table = part.table("lists", {})
+    for name in table:
+        yield name, table.items(name)
+
+
+def _parameters(
+    part: Table, scope: Scope, lists: Mapping[str, list[Any]]
+) -> Iterator[TunableParameter]:
+    if "lists" in part and "parameters" not in part:
+        return
     table = part.table("parameters")
     if not list(table):
         table.fail("*", "is missing: a family has at least one parameter")
     for name in table:
         scope.define(table, name)
         entry = table.table(name)
-        values = tuple(entry.items("values"))
+        named = entry.value("values")
+        if isinstance(named, str) and named not in lists:
+            entry.fail(
+                "values",
+                f"must be a list, or the name of one in [lists], got {shown(named)}: there is "
+                f"{', '.join(lists) or 'none'}",
+            )
+        values = tuple(lists[named] if isinstance(named, str) else entry.items("values"))
         _check_values(entry, values)
         if isinstance(values[0], str):
             scope.define_text(name)

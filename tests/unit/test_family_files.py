@@ -108,6 +108,7 @@ FAULTS = {
     "template": ("tiled.py.j2", "tilde.py.j2", "template must be a file in .*'tilde.py.j2'"),
     "template outside": ("tiled.py.j2", "../x.py.j2", "template must be a file in"),
     "no list": ("[2, 3, 4]", "4", r"parameters\.ty\.values must be a list"),
+    "no such list": ("[2, 3, 4]", '"few"', r"ty\.values must be a list, or the name of .* 'few'"),
     "empty": ("[2, 3, 4]", "[]", r"parameters\.ty\.values must be a list with at least one"),
     "no table": ("{ values = [1, 2, 4] }", "[1, 2, 4]", r"parameters\.threads must be a table"),
     "mixed": ("[2, 3, 4]", "[2, 3.0, 4]", r"ty\.values must be all integers, .* got 3\.0"),
@@ -366,6 +367,17 @@ def test_a_fragment_s_parameters_and_restrictions_follow_the_family_s(tmp_path: 
     assert family.restrictions[-1].text == "chunk <= half"
     space = family.space(Gemm(64, 64, 64), LIMITS)
     assert {configuration["chunk"] for configuration in space} == {1, 2, 4}
+
+
+def test_values_of_several_families_are_a_list_with_a_name(tmp_path: Path) -> None:
+    """It may stand in a fragment of its own; an unused one does no harm."""
+    lists = "[lists]\nheights = [2, 3, 4]\nothers = [1]\n"
+    text = TEXT.replace("values = [2, 3, 4]", 'values = "heights"')
+    for family in (
+        read_including(tmp_path, 'include = ["schedule/part.toml"]\n' + text, lists),
+        read_including(tmp_path, text.replace("[derived]", f"{lists}\n[derived]")),
+    ):
+        assert [p.values for p in family.parameters if p.name == "ty"] == [(2, 3, 4)]
 
 
 def test_the_digest_covers_fragments(tmp_path: Path) -> None:
