@@ -28,10 +28,15 @@ from autotune.core.configuration import Configuration
 from autotune.core.paths import CacheLocations
 from autotune.core.statistics import median, median_interval
 from autotune.distributed.hybrid.baseline import CublasXt, OneGpu
-from autotune.distributed.hybrid.bind import choose_local
 from autotune.distributed.hybrid.identity import read_gpus
-from autotune.distributed.hybrid.loading import HybridProgram, Plan, make_plan
-from autotune.distributed.hybrid.products import LocalKernel, machine_with
+from autotune.distributed.hybrid.kernel import choose_local
+from autotune.distributed.hybrid.machine import (
+    HybridProgram,
+    LocalKernel,
+    Plan,
+    machine_with,
+    make_plan,
+)
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render

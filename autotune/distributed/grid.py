@@ -52,7 +52,7 @@ class ProcessGrid:
 
     @property
     def size(self) -> int:
-        """How many ranks it has."""
+        """The number of ranks."""
         return self.rows * self.columns * self.reduction
 
     def place(self, rank: int) -> tuple[int, int, int] | None:
@@ -70,19 +70,14 @@ class ProcessGrid:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A rectangle of a matrix.
-
-    Attributes:
-        rows: its rows.
-        columns: its columns.
-    """
+    """A rectangle of a matrix."""
 
     rows: Span
     columns: Span
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns it has."""
+        """Numbers of rows and columns."""
         return self.rows[1] - self.rows[0], self.columns[1] - self.columns[0]
 
     @property
@@ -93,13 +88,13 @@ class Block:
 
     @property
     def slices(self) -> tuple[slice, slice]:
-        """What it is of a NumPy array."""
+        """Its place in a NumPy array."""
         return slice(*self.rows), slice(*self.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockPartition:
-    """Who computes and who keeps which block of C[M x K] = A[M x N] B[N x K] on a grid.
+    """The blocks that each rank computes and keeps of C[M x K] = A[M x N] B[N x K] on a grid.
 
     The rank at (i, j, l) multiplies A(i, l) by B(l, j): a partial sum of C(i, j) over slice l of
     the reduction. Where the operands are distributed, what it multiplies is kept in pieces, with
@@ -123,36 +118,36 @@ class BlockPartition:
     scattered: bool = field(default=False, kw_only=True)
 
     def task_a(self, rank: int) -> Block:
-        """What the rank multiplies of A."""
+        """The block of A that a rank multiplies."""
         row, _, layer = self._place(rank)
         return Block(self._rows(row), self._slice(layer))
 
     def task_b(self, rank: int) -> Block:
-        """What the rank multiplies of B."""
+        """The block of B that a rank multiplies."""
         _, column, layer = self._place(rank)
         return Block(self._slice(layer), self._columns(column))
 
     def task_c(self, rank: int) -> Block:
-        """What the rank computes of C, over its slice of the reduction."""
+        """The block of C that a rank computes, over its slice of the reduction."""
         row, column, _ = self._place(rank)
         return Block(self._rows(row), self._columns(column))
 
     def home_a(self, rank: int) -> Block:
-        """What the rank keeps of A."""
+        """The block of A that a rank keeps."""
         row, column, layer = self._place(rank)
         grid = self.grid
         piece = span(self.n, grid.reduction * grid.columns, layer * grid.columns + column)
         return Block(self._rows(row), piece if self._works(rank) else (0, 0))
 
     def home_b(self, rank: int) -> Block:
-        """What the rank keeps of B."""
+        """The block of B that a rank keeps."""
         row, column, layer = self._place(rank)
         grid = self.grid
         piece = span(self.n, grid.reduction * grid.rows, layer * grid.rows + row)
         return Block(piece if self._works(rank) else (0, 0), self._columns(column))
 
     def home_c(self, rank: int) -> Block:
-        """What the rank keeps of C."""
+        """The block of C that a rank keeps."""
         row, column, layer = self._place(rank)
         grid = self.grid
         if self.scattered:
@@ -206,7 +201,7 @@ def factorisations(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
     """Every grid of exactly `ranks` ranks, in order of layers, then rows.
 
     Args:
-        ranks: how many there are, at least 1.
+        ranks: at least 1.
         layers: whether the reduction may be divided too.
     """
     if ranks < 1:
@@ -217,12 +212,7 @@ def factorisations(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
 
 
 def grids(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
-    """Every grid of at most `ranks` ranks, smallest first.
-
-    Args:
-        ranks: how many there are, at least 1.
-        layers: whether the reduction may be divided too.
-    """
+    """Every grid of at most `ranks` ranks, smallest first; see `factorisations`."""
     for used in range(1, ranks + 1):
         yield from factorisations(used, layers=layers)
 

@@ -4,5 +4,5 @@ Sources that `autotune emit` printed, or that somebody exported, go on working: 
 within the package, these names stay here.
 """
 
-from autotune.distributed.hybrid.bind import open_machine as open_machine
+from autotune.distributed.hybrid.kernel import open_machine as open_machine
 from autotune.distributed.mpi.load import tuned_product as tuned_product

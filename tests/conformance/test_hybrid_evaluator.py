@@ -13,11 +13,12 @@ from test_evaluator import EvaluatorConformance
 from autotune.core.configuration import Candidate, Configuration
 from autotune.distributed.hybrid.baseline import Library
 from autotune.distributed.hybrid.evaluator import HybridEvaluator
-from autotune.distributed.hybrid.products import LocalKernel
+from autotune.distributed.hybrid.machine import LocalKernel
 from autotune.distributed.hybrid.rig import HybridRig, Setup
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.measuring.effort import Effort, Work
+from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.problem import Gemm
@@ -168,16 +169,10 @@ def suspects_evaluator(
     (folder / "suspect.toml").write_text(FAMILY)
     (folder / "suspect.py.j2").write_text(TEMPLATE)
     family = read_family(folder / "suspect.toml", (folder,))
-    return HybridEvaluator(
-        PROBLEM,
-        {family.name: family},
-        device,
-        ProgramCache(folder / "programs"),
-        "host",
-        choose_local,
-        effort=Effort(budget_s=0.01, interval=0.5, timeout_s=4.0, finals_s=0.1),
-        entry=entry,
-    )
+    effort = Effort(budget_s=0.01, interval=0.5, timeout_s=4.0, finals_s=0.1)
+    programs = ProgramCache(folder / "programs")
+    work = Work(PROBLEM, {family.name: family}, device, programs, effort)
+    return HybridEvaluator(work, "host", choose_local, entry)
 
 
 def suspects() -> Mapping[str, Candidate]:

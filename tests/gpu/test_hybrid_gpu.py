@@ -12,9 +12,8 @@ from test_hybrid_evaluator import suspects, suspects_evaluator
 from autotune import Gemm, load, tune
 from autotune.core.errors import OperandError
 from autotune.core.limits import HybridLimits
-from autotune.distributed.hybrid.bind import HybridKernel, choose_local
-from autotune.distributed.hybrid.loading import HybridProgram, make_plan
-from autotune.distributed.hybrid.products import LocalKernel, machine_with
+from autotune.distributed.hybrid.kernel import HybridKernel, choose_local
+from autotune.distributed.hybrid.machine import HybridProgram, LocalKernel, machine_with, make_plan
 from autotune.distributed.hybrid.rig import measurement_worker
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.machine.machine import GpuMachine

@@ -16,7 +16,6 @@ from autotune.core.limits import MpiLimits
 from autotune.distributed.grid import BlockPartition
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.gpu.transports import base as transports
-from autotune.distributed.mpi.gpu.transports import shared as transports_shared
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
@@ -28,7 +27,7 @@ SIZES = ((48, 900, 48), (37, 53, 29), (2, 35, 3))
 SCALARS = ((1.0, 0.0), (-0.75, 1.5))
 DTYPES = ("float64", "float32")
 # So that messages here have several pieces.
-transports.PIECE_BYTES = transports_shared.PIECE_BYTES = 1 << 14
+transports.PIECE_BYTES = 1 << 14
 
 
 def configurations(family: KernelFamily, transport: str, count: int) -> list[Configuration]:

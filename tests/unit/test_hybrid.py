@@ -29,7 +29,7 @@ from autotune.core.limits import GpuLimits
 from autotune.core.paths import CacheLocations
 from autotune.distributed.hybrid.identity import check_alike
 from autotune.distributed.hybrid.kernel import HybridCall
-from autotune.distributed.hybrid.operands import PlacedCheck
+from autotune.distributed.hybrid.rig import PlacedCheck
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.machine.products import nearest_valid
 from autotune.families.gpu.planning import Planner

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from autotune.core.faces import lazily
 
 if TYPE_CHECKING:
-    from autotune.distributed.hybrid.bind import HybridKernel as HybridKernel
+    from autotune.distributed.hybrid.kernel import HybridKernel as HybridKernel
     from autotune.distributed.hybrid.target import HybridTarget as HybridTarget
 
 _HOMES = {
-    "HybridKernel": "bind",
+    "HybridKernel": "kernel",
     "HybridTarget": "target",
 }
 

@@ -1,4 +1,4 @@
-"""What products of several GPUs are compared with: cuBLAS on one, or cuBLASXt from the host."""
+"""The baseline of products of several GPUs: cuBLAS on one, or cuBLASXt from the host."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.dtypes import DTYPES
-from autotune.distributed.hybrid.operands import GuardedBlock
 from autotune.gpu.driver import activated, driver
+from autotune.gpu.measure.memory import GuardedMatrix
 from autotune.gpu.nvidia.cublas import Cublas, CublasError, find_cublas
 from autotune.operations.problem import Gemm
 
@@ -28,15 +28,12 @@ class CublasXt:
 
     Args:
         dtype: float32 or float64.
-        devices: how many GPUs, the driver's first ones.
+        devices: number of GPUs, the driver's first ones.
         block: rows and columns of a tile.
         pin: let it page-lock the operands in every call.
 
     Raises:
         CublasError: there is no cuBLASXt, or it does not start.
-
-    Attributes:
-        name: for people.
     """
 
     def __init__(
@@ -63,13 +60,11 @@ class CublasXt:
         """``c = alpha a b + beta c`` on host arrays whose rows are contiguous; waits for it."""
         m, n = a.shape
         k = b.shape[1]
-        strides = [each.strides[0] // each.itemsize for each in (a, b, c)]
+        strides = [matrix.strides[0] // matrix.itemsize for matrix in (a, b, c)]
         # Column-major there: what is stored row-major is the transpose, and C' = B' A'.
         self._call(
             self._function,
-            self._handle,
-            0,
-            0,
+            *(self._handle, 0, 0),
             *map(ctypes.c_size_t, (k, m, n)),
             ctypes.byref(self._scalar(alpha)),
             ctypes.c_void_p(b.ctypes.data),
@@ -92,19 +87,10 @@ class CublasXt:
 
 
 class OneGpu:
-    """Products by cuBLAS on the first GPU, of matrices in its memory.
-
-    Args:
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
-        dtype: float32 or float64.
+    """Products by cuBLAS on the first GPU, of float32 or float64 matrices in its memory.
 
     Raises:
         CublasError: there is no cuBLAS, or it does not start.
-
-    Attributes:
-        name: for people.
     """
 
     def __init__(self, m: int, n: int, k: int, dtype: str) -> None:
@@ -125,7 +111,7 @@ class OneGpu:
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What programs are compared with.
+    """A library to compare programs with.
 
     Attributes:
         name: library, version and GPUs, for people.
@@ -142,34 +128,32 @@ def open_library(check: ProductCheck, dtype: str, operands: str, devices: int) -
     Args:
         check: the operands on the host, and what C must be.
         dtype: float32 or float64.
-        operands: "host" has it use all GPUs; else it is given all on the first.
+        operands: "host" has it use all GPUs; else all operands are on the first.
         devices: GPUs to use at most.
 
     Raises:
         CublasError: there is none, or it is wrong.
     """
     check.prepare()
-    m, n, k = check.case.sizes
+    whole = check.a, check.b, check.c
     if operands == "host":
         vendor = CublasXt(dtype, devices)
-        made = Library(vendor.name, functools.partial(vendor.multiply, check.a, check.b, check.c))
+        made = Library(vendor.name, functools.partial(vendor.multiply, *whole))
         made.call()
     else:
-        one = OneGpu(m, n, k, dtype)
-        blocks = []
-        for whole in (check.a, check.b, check.c):
-            rows = 0, whole.shape[0]
-            blocks.append(GuardedBlock(0, rows, whole.shape[1], dtype, padding=0))
-            blocks[-1].store(whole)
-        # Memory is given back with the blocks, which the library therefore holds.
-        made = Library(one.name, functools.partial(_multiply, one, blocks))
+        one = OneGpu(*check.case.sizes, dtype)
+        guarded = [guarded_matrix(matrix, dtype) for matrix in whole]
+        # Memory is given back with the matrices, which the library therefore holds.
+        made = Library(one.name, lambda: one.multiply(*(block.matrix for block in guarded)))
         made.call()
-        blocks[-1].load(check.c)
+        check.c[...], _ = guarded[2].read()
     if not check.judge("ieee").right:
         raise CublasError(f"{made.name} is wrong here")
     return made
 
 
-def _multiply(one: OneGpu, blocks: list[GuardedBlock]) -> None:
-    a, b, c = (each.matrix for each in blocks)
-    one.multiply(a, b, c)
+def guarded_matrix(values: Matrix, dtype: str) -> GuardedMatrix:
+    """A copy of a matrix on the first GPU."""
+    made = GuardedMatrix(0, values.shape, dtype, 0)
+    made.write(values)
+    return made

@@ -1,32 +1,127 @@
-"""A program bound to a problem, called on arrays of the host or of the GPUs."""
+"""Kernels of target hybrid: a program bound to a problem, called on arrays of host or GPUs."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.arrays.device import DeviceArray, check_place
 from autotune.arrays.host import check_operands, element_strides
+from autotune.arrays.libraries import library_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
+from autotune.core.paths import CacheLocations
 from autotune.distributed.grid import Block
+from autotune.distributed.hybrid.machine import HybridProgram, LocalKernel, machine_with, make_plan
+from autotune.families.local import local_problem
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
+from autotune.gpu.arrays.kernel import describe
+from autotune.gpu.driver import finish
 from autotune.gpu.matrix import DeviceMatrix, check_apart
+from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.calls import real
+from autotune.operations.problem import Gemm
+from autotune.serving.kernel import ProductKernel
+from autotune.serving.lookup import binary_of, look_up
 
 if TYPE_CHECKING:
-    from autotune.distributed.hybrid.loading import Plan
-    from autotune.operations.problem import Gemm
+    from autotune.core.configuration import Candidate
+    from autotune.core.device import DeviceLimits
+    from autotune.distributed.hybrid.machine import Plan
+    from autotune.distributed.machine.machine import GpuMachine
+    from autotune.families.family import KernelFamily
 
-Look = Callable[[str, Any], DeviceArray]
-"""``look(name, array)``: all about an array of any library, once work on it is done."""
 
-Allocate = Callable[[Any, tuple[int, int], str], Any]
-"""``allocate(like, shape, dtype)``: an array of the library of another, on its GPU."""
+@dataclasses.dataclass(frozen=True, slots=True, repr=False)
+class HybridKernel(ProductKernel):
+    """A tuned kernel of the GPUs of a host; a call returns when C is there.
+
+    Operands are NumPy arrays (operands="host"), arrays on the first GPU ("device"), or lists with
+    the block of every GPU ("blocks"; see `blocks`).
+    """
+
+    _bound: HybridCall
+
+    @property
+    def blocks(self) -> list[tuple[Block, Block, Block]]:
+        """Parts of A, B and C that every GPU keeps, with operands="blocks"."""
+        return self._bound.blocks
+
+    def free(self) -> None:
+        """Give threads, streams and memory of the GPUs back; the next call makes them again."""
+        self._bound.free()
+
+
+def choose_local(problem: Gemm, programs: ProgramCache) -> LocalKernel:
+    """The best CUDA kernel there is: that of a record, or a default; nothing is compiled.
+
+    Args:
+        problem: what a thread multiplies at a time.
+        programs: where emitted sources go; records are looked up in the cache it is part of.
+    """
+    found = look_up(problem, CudaTarget(), match="nearest", device=0, cache=programs.cache)
+    limits: Any = found.device.limits
+    binary = binary_of(problem, found)
+    return LocalKernel(found.candidate, found.family.digest, problem.dtype, limits, binary)
+
+
+def bind(
+    family: KernelFamily,
+    candidate: Candidate,
+    problem: Gemm,
+    limits: DeviceLimits,
+    operands: str,
+    programs: ProgramCache,
+) -> HybridCall:
+    """A candidate as a callable, on operands that are where `operands` says."""
+    source = render(family, candidate.configuration, dtype=problem.dtype)
+    wanted = local_problem(family, candidate.configuration, problem, limits)
+    local = choose_local(wanted, programs)
+    program = HybridProgram(source, family.name, local)
+    devices = limits.names()["gpus"]
+
+    def plan(resources: contextlib.ExitStack) -> Plan:
+        machine = resources.enter_context(machine_with(local, devices, programs))
+        return make_plan(program, machine, programs, problem.m, problem.n, problem.k)
+
+    return HybridCall(problem, operands, plan, look_at, allocate)
+
+
+@contextlib.contextmanager
+def open_machine(
+    m: int, n: int, k: int, dtype: str, devices: int, cache: str | Path | None = None
+) -> Iterator[GpuMachine]:
+    """The first GPUs here, with the tuned CUDA kernel for products of about these sizes.
+
+    An emitted program runs on it when it is run by itself.
+    """
+    programs = ProgramCache.of(CacheLocations.at(cache))
+    local = choose_local(Gemm(m, n, k, dtype), programs)
+    with machine_with(local, devices, programs) as machine:
+        yield machine
+
+
+def look_at(name: str, array: Any) -> DeviceArray:
+    """Describe an operand on a GPU, once its library's work on it is done."""
+    handle = library_of(array).current_stream(array)
+    found = describe(name, array, handle)
+    finish(found.device, handle)
+    if found.stream is not None and found.stream != handle:
+        finish(found.device, found.stream)
+    return found
+
+
+def allocate(like: Any, shape: tuple[int, int], dtype: str) -> Any:
+    """An array of the library of another, on its GPU."""
+    return library_of(like).empty(like, shape, dtype, None)
 
 
 class HybridCall:
@@ -39,8 +134,8 @@ class HybridCall:
         operands: "host", "device" or "blocks".
         make_plan: makes the emitted program's plan for the problem, at the first use; what is to
             be freed after it goes to the stack.
-        look: reads arrays of GPUs.
-        allocate: makes them.
+        look: as `look_at`.
+        allocate: as `allocate`.
     """
 
     def __init__(
@@ -48,8 +143,8 @@ class HybridCall:
         problem: Gemm,
         operands: str,
         make_plan: Callable[[contextlib.ExitStack], Plan],
-        look: Look,
-        allocate: Allocate,
+        look: Callable[[str, Any], DeviceArray],
+        allocate: Callable[[Any, tuple[int, int], str], Any],
     ) -> None:
         self._problem = problem
         self._operands = operands
@@ -75,7 +170,7 @@ class HybridCall:
 
     @property
     def blocks(self) -> list[tuple[Block, Block, Block]]:
-        """Which parts of A, B and C every GPU keeps.
+        """Parts of A, B and C that every GPU keeps.
 
         Raises:
             OperandError: the operands are whole.
@@ -99,7 +194,7 @@ class HybridCall:
         beta: float = 0.0,
         stream: Any = None,
     ) -> Any:
-        """See `autotune.targets.Kernel` and `autotune.distributed.hybrid.bind.HybridKernel`."""
+        """See `autotune.targets.Kernel` and `HybridKernel`."""
         if stream is not None:
             raise OperandError(
                 f"a hybrid kernel has streams of its own, got {stream!r:.80}: leave it out"

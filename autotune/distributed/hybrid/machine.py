@@ -1,47 +1,120 @@
-"""The GPUs of this host as emitted programs see them: memory, streams, events and products."""
+"""Emitted programs, and the GPUs as they see them: memory, streams, events and products."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.distributed.machine.interface import Enqueues
+from autotune.distributed.machine.interface import Enqueues, LocalKernel
+from autotune.distributed.machine.machine import GpuMachine
+from autotune.distributed.machine.products import Products
+from autotune.families.modules import load_module
+from autotune.families.rendering import Source
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from autotune.distributed.grid import Span
+    from autotune.families.program_cache import ProgramCache
+    from autotune.gpu.matrix import DeviceMatrix
+    from autotune.operations.references import Matrix
+
 
 class Machine(Enqueues, Protocol):
-    """What emitted programs use, with what `Enqueues` has; from several threads at once."""
+    """The GPUs of a host as an emitted program uses them, from several threads at once."""
 
     devices: int
 
     def here(self, device: int) -> contextlib.AbstractContextManager[None]:
         """Make a GPU current in this thread."""
-        ...
 
     def stream(self, device: int) -> Any:
         """A new stream of a GPU."""
-        ...
 
     def memory(self, device: int, rows: int, columns: int) -> Any:
         """A new matrix on a GPU, with nothing in it yet."""
-        ...
 
     def pinned(self, count: int) -> NDArray[Any]:
         """Page-locked memory of the host, for so many elements."""
-        ...
 
     def is_locked(self, array: NDArray[Any]) -> bool:
-        """Whether an array is page-locked: copies of it are made by the GPU alone."""
-        ...
+        """Tell whether an array is page-locked: copies of it are made by the GPU alone."""
 
     def kernel(self, source: str, name: str) -> Callable[[Any, Any, Any], None]:
         """A kernel of the program's own: ``run(target, source, stream)``."""
-        ...
 
     def free(self, what: Any) -> None:
         """Give back a stream, a matrix or page-locked memory."""
-        ...
+
+
+class Plan(Protocol):
+    """The product of an emitted program for given sizes on a machine (templates/gemm/hybrid).
+
+    C is computed in place.
+    """
+
+    def from_host(self, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
+        """Multiply operands in the memory of the host."""
+
+    def from_device(
+        self, a: DeviceMatrix, b: DeviceMatrix, c: DeviceMatrix, alpha: float, beta: float
+    ) -> None:
+        """Multiply operands that are whole on the first GPU."""
+
+    def on_blocks(
+        self,
+        a: Sequence[DeviceMatrix],
+        b: Sequence[DeviceMatrix],
+        c: Sequence[DeviceMatrix],
+        alpha: float,
+        beta: float,
+    ) -> None:
+        """Multiply operands of which every GPU has its block."""
+
+    def blocks(self) -> list[tuple[Span, Span]]:
+        """For every GPU the rows of A and C, and the rows of B, that it keeps."""
+
+    def free(self) -> None:
+        """Give threads, streams and memory back."""
+
+
+@dataclass(frozen=True, slots=True)
+class HybridProgram:
+    """A candidate, with the kernel that multiplies within a GPU; it can be sent between processes.
+
+    Attributes:
+        source: the emitted program.
+        family: the family it is of.
+        local: that kernel.
+    """
+
+    source: Source
+    family: str
+    local: LocalKernel
+
+    @property
+    def digest(self) -> str:
+        """Its source's, from which the kernel within a GPU follows."""
+        return self.source.digest
+
+
+def machine_with(local: LocalKernel, devices: int, programs: ProgramCache) -> GpuMachine:
+    """The first so many GPUs here, with a kernel that multiplies within each."""
+    return GpuMachine(range(devices), local.dtype, Products([local], programs))
+
+
+def make_plan(
+    program: HybridProgram, machine: Machine, programs: ProgramCache, m: int, n: int, k: int
+) -> Plan:
+    """Load a program and make its plan.
+
+    Raises:
+        CompileError: it does not import, or a kernel of its own does not compile.
+        CacheError: the program cache cannot be written.
+    """
+    module: Any = load_module(programs.write(program.source, program.family))
+    plan: Plan = getattr(module, program.source.entry)(machine, m, n, k)
+    return plan

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,11 +16,10 @@ import numpy as np
 from autotune.core.errors import CompileError, LaunchError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.distributed.hybrid.baseline import Library, open_library
-from autotune.distributed.hybrid.loading import HybridProgram, make_plan
-from autotune.distributed.hybrid.operands import PlacedCheck
-from autotune.distributed.hybrid.products import machine_with
+from autotune.distributed.hybrid.machine import HybridProgram, machine_with, make_plan
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import describe, driver_errors
+from autotune.gpu.measure.memory import GuardedMatrix
 from autotune.gpu.nvidia.cublas import CublasError
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluated, Vendor
@@ -28,17 +28,16 @@ from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import PRODUCT_CASES, Case, special_cases
-from autotune.operations.verification import ProductCheck
+from autotune.operations.verification import ProductCheck, Verdict
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from autotune.distributed.grid import Span
-    from autotune.distributed.hybrid.loading import Plan
-    from autotune.distributed.hybrid.machine import Machine
-    from autotune.distributed.hybrid.products import LocalKernel
+    from autotune.distributed.hybrid.machine import LocalKernel, Machine, Plan
     from autotune.measuring.messages import Program
     from autotune.operations.problem import Gemm
+    from autotune.operations.references import Matrix
 
 MakeMachine: TypeAlias = Callable[["LocalKernel"], "Machine"]
 """The GPUs, with the kernel that each of them multiplies with."""
@@ -46,7 +45,7 @@ MakeMachine: TypeAlias = Callable[["LocalKernel"], "Machine"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a rig is made for, whatever the problem.
+    """The circumstances of a rig, whatever the problem.
 
     Attributes:
         operands: "host", "device" or "blocks".
@@ -65,20 +64,19 @@ class Setup:
 
 def measurement_worker(setup: Setup, problem: Gemm) -> Subjects:
     """Entry of the worker that measures: owns the GPUs and the operands of a problem."""
+    programs = ProgramCache(setup.programs)
 
     def measuring(problem: Gemm) -> Trials:
-        programs = ProgramCache(setup.programs)
-
-        def machine(local: LocalKernel) -> Machine:
-            return machine_with(local, setup.devices, programs)
-
-        def library(check: ProductCheck) -> Library:
-            return open_library(check, problem.dtype, setup.operands, setup.devices)
-
-        rig = HybridRig(problem, setup, machine, library, driver_errors())
+        rig = HybridRig(
+            problem,
+            setup,
+            lambda local: machine_with(local, setup.devices, programs),
+            lambda check: open_library(check, problem.dtype, setup.operands, setup.devices),
+            driver_errors(),
+        )
         return Trials(rig, setup.effort)
 
-    return Subjects(measuring, problem, weigh=lambda each: 1, limit=1)
+    return Subjects(measuring, problem, weigh=lambda subject: 1, limit=1)
 
 
 class HybridRig:
@@ -86,10 +84,10 @@ class HybridRig:
 
     Args:
         problem: what is computed; its layout is "nn".
-        setup: what else there is to know.
+        setup: its circumstances.
         make_machine: opens the GPUs.
-        find_library: opens what programs are compared with, on a check's operands.
-        errors: what the driver of the GPUs raises.
+        find_library: opens the library to compare with, on a check's operands.
+        errors: exceptions of the GPUs' driver.
     """
 
     pace = Pace()
@@ -107,7 +105,6 @@ class HybridRig:
         self.setup = setup
         self._programs = ProgramCache(setup.programs)
         self._machine = functools.cache(make_machine)
-        self._find_library = find_library
         self._errors = errors
         rng = np.random.default_rng(setup.seed)
         cases = (*PRODUCT_CASES, *special_cases(problem, PRODUCT_CASES))
@@ -117,7 +114,7 @@ class HybridRig:
         self._seed = setup.seed
         self._placed: tuple[list[tuple[Span, Span]], PlacedCheck] | None = None
         self._kept: dict[str, _Loaded] = {}
-        self._opened: Library | None = None
+        self._library = functools.cache(lambda: find_library(self.large))
 
     def now(self) -> float:
         """Seconds from a fixed point."""
@@ -170,8 +167,7 @@ class HybridRig:
         """Whatever is raised is the program's fault; its threads may still be at work."""
         if isinstance(error, CompileError):
             return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
-        known: tuple[type[Exception], ...] = (LaunchError, CublasError)
-        if isinstance(error, known):
+        if isinstance(error, (LaunchError, CublasError)):
             reason = str(error)
         elif isinstance(error, self._errors):
             reason = describe(error)
@@ -187,8 +183,7 @@ class HybridRig:
 
     def place(self, check: ProductCheck, plan: Plan) -> PlacedCheck:
         """A check's operands where a plan takes them."""
-        operands = self.setup.operands
-        return PlacedCheck(check, self.problem.dtype, operands, self._spans(plan))
+        return PlacedCheck(check, self.problem.dtype, self.setup.operands, self._spans(plan))
 
     def place_problem(self, plan: Plan) -> PlacedCheck:
         """The problem's own operands where a plan takes them; they stay for the next one."""
@@ -201,17 +196,11 @@ class HybridRig:
 
     def bench(self, placed: PlacedCheck, plan: Plan) -> ClockedBench:
         """A plan before placed operands."""
-        return ClockedBench(
-            placed, functools.partial(placed.call, plan), self.setup.effort.interval
-        )
+        call = functools.partial(placed.call, plan)
+        return ClockedBench(placed, call, self.setup.effort.interval)
 
     def _spans(self, plan: Plan) -> list[tuple[Span, Span]]:
         return plan.blocks() if self.setup.operands == "blocks" else []
-
-    def _library(self) -> Library:
-        if self._opened is None:
-            self._opened = self._find_library(self.large)
-        return self._opened
 
 
 class _Loaded:
@@ -244,7 +233,6 @@ class _Loaded:
         """None: what a program does besides multiplying does not shrink with the sizes."""
 
     def free(self) -> None:
-        """Give threads, streams and memory back."""
         if self._plan is not None:
             self._plan.free()
 
@@ -254,3 +242,111 @@ class _StillBench(ClockedBench):
 
     def turn(self) -> None:
         """Nothing."""
+
+
+class GuardedBlock(GuardedMatrix):
+    """Rows of a matrix, in a GPU's memory, with so many guard elements after each."""
+
+    def __init__(self, device: int, rows: Span, columns: int, dtype: str, padding: int) -> None:
+        super().__init__(device, (rows[1] - rows[0], columns), dtype, padding)
+        self._rows = slice(*rows)
+
+    def store(self, whole: Matrix) -> None:
+        """Take its rows of a matrix of the host; all around them becomes guard."""
+        self.write(whole[self._rows])
+
+    def load(self, whole: Matrix) -> bool:
+        """Give a matrix of the host its rows; True if the guards are what they were."""
+        whole[self._rows], intact = self.read()
+        return intact
+
+
+class PlacedCheck:
+    """A check whose operands are where a plan takes them.
+
+    Args:
+        check: the operands on the host, and what C must be.
+        dtype: element type.
+        operands: "host", "device" or "blocks".
+        spans: with blocks, for every GPU the rows of A and C, and those of B.
+    """
+
+    def __init__(
+        self, check: ProductCheck, dtype: str, operands: str, spans: list[tuple[Span, Span]]
+    ) -> None:
+        self._check = check
+        self._operands = operands
+        case = check.case
+        m, n, k = case.sizes
+        if operands == "device":
+            spans = [((0, m), (0, n))]
+        elif operands == "host":
+            spans = []
+        self._a, self._b, self._c = (
+            [
+                GuardedBlock(device, span[which], columns, dtype, case.padding)
+                for device, span in enumerate(spans)
+            ]
+            for which, columns in ((0, n), (1, k), (0, k))
+        )
+        self.store()
+
+    @property
+    def contents(self) -> int:
+        """Number of contents that A and B have in turns."""
+        return self._check.contents
+
+    def store(self) -> None:
+        """Put A and B where they belong."""
+        for blocks, whole in ((self._a, self._check.a), (self._b, self._check.b)):
+            for block in blocks:
+                block.store(whole)
+
+    def turn(self) -> None:
+        """Put the next content of A and B there."""
+        self._check.turn()
+        self.store()
+
+    def prepare(self) -> None:
+        """Put C into its state before a call."""
+        self._check.prepare()
+        for block in self._c:
+            block.store(self._check.c)
+
+    def call(self, plan: Plan) -> None:
+        """Multiply."""
+        check = self._check
+        scalars = check.arguments[3:]
+        if self._operands == "host":
+            plan.from_host(check.a, check.b, check.c, *scalars)
+            return
+        a, b, c = ([block.matrix for block in blocks] for blocks in (self._a, self._b, self._c))
+        if self._operands == "device":
+            plan.from_device(a[0], b[0], c[0], *scalars)
+        else:
+            plan.on_blocks(a, b, c, *scalars)
+
+    def judge(self, accuracy: str) -> Verdict:
+        """Judge memory, A and B too, and the result of a call that followed `prepare`."""
+        check = self._check
+        whole = (("A", self._a, check.a), ("B", self._b, check.b), ("C", self._c, check.c))
+        for name, blocks, matrix in whole:
+            for block in blocks:
+                if not block.load(matrix):
+                    flaw = f"{check.case}: wrote outside {name} on GPU {block.matrix.device}"
+                    return Verdict(math.inf, flaw, damaged=True)
+        return check.judge(accuracy)
+
+    judge_again = judge
+    """After one of many calls A and B are compared as well: they are not read-only here."""
+
+    def run(self, plan: Plan, accuracy: str) -> Verdict:
+        """Prepare, call and judge."""
+        self.prepare()
+        self.call(plan)
+        return self.judge(accuracy)
+
+    def free(self) -> None:
+        """Give the GPUs' memory back."""
+        for block in (*self._a, *self._b, *self._c):
+            block.free()

@@ -9,6 +9,8 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
+from autotune.distributed.named import check_layout, described_gpu
+from autotune.operations.problem import only_gemm
 from autotune.serving.reports import Doctor
 from autotune.serving.target import Option, Placement, Target
 
@@ -33,7 +35,7 @@ PLACEMENTS = ("host", "device", "blocks")
 class _Doctor(Doctor):
     def examine(self) -> Iterator[Check]:
         """The number of GPUs, and which of them reach each other."""
-        from autotune.distributed.hybrid.examining import examine
+        from autotune.distributed.hybrid.identity import examine
 
         return examine()
 
@@ -71,7 +73,7 @@ class HybridTarget(Target):
         from autotune.families.python_source import check_module
 
         return Language(
-            limits=frozenset(each.name for each in fields(HybridLimits)),
+            limits=frozenset(limit.name for limit in fields(HybridLimits)),
             check=check_module,
             names=lambda family, constants, dtype, out_dtype: {"ctype": DTYPES[dtype].c_type},
             reserved=lambda operation: frozenset({"ctype"}),
@@ -80,20 +82,17 @@ class HybridTarget(Target):
 
     @classmethod
     def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
-        """So many GPUs, with the operands where they were."""
+        """The number of GPUs, and the operands' place if that is not the host."""
         fields = fingerprint.fields
-        operands = str(fields["operands"])
+        operands = {} if fields["operands"] == "host" else {"operands": str(fields["operands"])}
         return Placement(
-            options={
-                "gpus": int(fields["gpus"]),
-                **({} if operands == "host" else {"operands": operands}),
-            },
+            options={"gpus": int(fields["gpus"]), **operands},
             device=fingerprint.name.partition(" x ")[2],  # "4 x NVIDIA H200"
         )
 
     @property
     def names_devices(self) -> bool:
-        """GPUs that are not here can be described."""
+        """True: GPUs that are not here can be described."""
         return True
 
     def __init__(self, gpus: int | None = None, operands: str = "host") -> None:
@@ -107,44 +106,24 @@ class HybridTarget(Target):
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The GPUs here, or as many as were asked for of a kind that is only described."""
         from autotune.distributed.hybrid.identity import device_of, read_gpus
-        from autotune.operations.problem import only_gemm
 
-        if problem is not None and only_gemm(problem, "target hybrid").layout != "nn":
-            raise InputError(
-                f"layout must be nn on target hybrid, got {problem.label}: transpose the operands"
-            )
+        check_layout(problem, self.name)
         if name is None:
             gpu, count, reach = read_gpus(self._gpus)
             return device_of(gpu, count, self.operands, reach=reach)
-        if str(name).strip().isdecimal():
-            raise InputError(
-                f"target hybrid uses the first GPUs, got device {name}: choose them with "
-                "CUDA_VISIBLE_DEVICES"
-            )
-        from autotune.gpu.nvidia.target import CudaTarget
-
-        described = CudaTarget().device(None, name)
+        described = described_gpu(name, "target hybrid uses the first GPUs")
         return device_of(described, self._gpus or 1, self.operands, reach=True)
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """One process that owns the GPUs, whatever else is open beside it."""
-        from autotune.distributed.hybrid.bind import choose_local
         from autotune.distributed.hybrid.evaluator import HybridEvaluator
+        from autotune.distributed.hybrid.kernel import choose_local
         from autotune.gpu.driver import driver
-        from autotune.operations.problem import only_gemm
 
         work.device.check_here()
         driver()  # says what is missing, before a process is started
-
         return HybridEvaluator(
-            only_gemm(work.problem, "target hybrid"),
-            work.families,
-            work.device,
-            work.programs,
-            self.operands,
-            lambda wanted: choose_local(wanted, work.programs),
-            effort=work.effort,
-            seed=work.seed,
+            work, self.operands, lambda wanted: choose_local(wanted, work.programs)
         )
 
     def kernel(
@@ -157,21 +136,14 @@ class HybridTarget(Target):
         binary: Binary | None = None,
     ) -> BoundKernel:
         """The emitted program; its threads and streams are made at the first call."""
-        from autotune.distributed.hybrid.bind import bind
-        from autotune.operations.problem import only_gemm
+        from autotune.distributed.hybrid.kernel import bind
 
         device.check_here()
-        return bind(
-            family,
-            candidate,
-            only_gemm(problem, "target hybrid"),
-            device.limits,
-            self.operands,
-            programs,
-        )
+        gemm = only_gemm(problem, "target hybrid")
+        return bind(family, candidate, gemm, device.limits, self.operands, programs)
 
     def kernel_class(self, problem: Problem) -> type[Kernel]:
         """Kernels that say which blocks go where, and can be freed."""
-        from autotune.distributed.hybrid.bind import HybridKernel
+        from autotune.distributed.hybrid.kernel import HybridKernel
 
         return HybridKernel

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from autotune.gpu.interface import Driver, Memory, Module, Run
 
 _Kind: TypeAlias = tuple[int, bool]
-"""Of streams: whose they are, and whether they are urgent."""
+"""A stream's GPU, and whether the stream is urgent."""
 
 _BLOCK = (256, 1, 1)
 _GRID = (8, 512, 1)
@@ -36,8 +36,8 @@ class GpuMachine:
     Args:
         devices: the driver's numbers of the GPUs.
         dtype: of all matrices.
-        products: what multiplies within a GPU; closed with the machine.
-        using: the driver whose streams and events these are; None takes the process's.
+        products: multiply within a GPU; closed with the machine.
+        using: makes streams and events; None takes the process's driver.
 
     Raises:
         MissingDependencyError: the driver or its bindings are missing.
@@ -60,17 +60,20 @@ class GpuMachine:
         # this is held until `close`, and used again.
         self._streams: dict[int, tuple[_Kind, Any]] = {}  # with their kinds, by identity
         self._idle_streams: defaultdict[_Kind, list[Any]] = defaultdict(list)
-        self._idle_events: dict[int, list[Any]] = {each: [] for each in devices}
-        self._used_events: dict[int, list[Any]] = {each: [] for each in devices}
+        self._idle_events: dict[int, list[Any]] = {device: [] for device in devices}
+        self._used_events: dict[int, list[Any]] = {device: [] for device in devices}
         self._functions: dict[tuple[int, str], tuple[Module, Run]] = {}  # by device and source
-        self._let_reach()
+        for device in devices:  # where the hardware can, every GPU reaches the others' memory
+            with activated(device):
+                for other in devices:
+                    if other != device:
+                        self._driver.let_reach(other)
 
     def here(self, device: int) -> contextlib.AbstractContextManager[None]:
-        """See `Machine.here`."""
         return activated(device)
 
     def stream(self, device: int, *, urgent: bool = False) -> Any:
-        """See `Machine.stream`; the blocks of an urgent one get multiprocessors before others'."""
+        """A new stream; blocks of an urgent one get multiprocessors before others'."""
         kind = device, urgent
         if self._idle_streams[kind]:
             return self._idle_streams[kind].pop()
@@ -80,7 +83,7 @@ class GpuMachine:
         return stream
 
     def memory(self, device: int, rows: int, columns: int) -> DeviceMatrix:
-        """See `Machine.memory`; rows start at multiples of 16 bytes."""
+        """A new matrix, whose rows start at multiples of 16 bytes."""
         itemsize = self._dtype.itemsize
         unit = max(1, 16 // itemsize)
         stride = -(-columns // unit) * unit
@@ -95,38 +98,29 @@ class GpuMachine:
             return self._driver.allocate(max(1, size))
 
     def pinned(self, count: int, dtype: Any = None) -> NDArray[Any]:
-        """See `Machine.pinned`.
-
-        Args:
-            count: elements.
-            dtype: of them; None means that of the matrices.
-        """
+        """Page-locked memory for so many elements, of the matrices' dtype unless one is given."""
         with activated(self._ordinals[0]):
             elements, memory = self._driver.pinned(count, dtype or self._dtype)
         self._held[id(elements)] = self._ordinals[0], memory
         return elements
 
     def lock(self, array: NDArray[Any]) -> Any:
-        """See `Machine.lock`; None where the driver refuses, which costs speed alone."""
         start, end = DeviceMatrix.of_host(array).span
         with activated(self._ordinals[0]):
             return start if self._driver.lock(start, end - start) else None
 
     def unlock(self, locked: Any) -> None:
-        """See `Machine.unlock`."""
         if locked is not None:
             with activated(self._ordinals[0]):
                 self._driver.unlock(locked)
 
     def is_locked(self, array: NDArray[Any]) -> bool:
-        """See `Machine.is_locked`."""
         return self._driver.is_locked(array.ctypes.data)
 
     def copy(self, target: Any, source: Any, stream: Any) -> None:
-        """See `Machine.copy`."""
         to, of = (
-            each if isinstance(each, DeviceMatrix) else DeviceMatrix.of_host(each)
-            for each in (target, source)
+            matrix if isinstance(matrix, DeviceMatrix) else DeviceMatrix.of_host(matrix)
+            for matrix in (target, source)
         )
         if not to.size:
             return
@@ -144,13 +138,12 @@ class GpuMachine:
             self._driver.copy_across(*ends, row_bytes, rows, devices, stream)
 
     def multiply(self, a: Any, b: Any, c: Any, alpha: float, beta: float, stream: Any) -> None:
-        """See `Machine.multiply`."""
         (m, n), k = a.shape, b.shape[1]
         launch = self._products.launch(c.device, m, n, k)
         launch(a.address, a.stride, b.address, b.stride, c.address, c.stride, alpha, beta, stream)
 
     def kernel(self, source: str, name: str) -> Callable[[Any, Any, Any], None]:
-        """See `Machine.kernel`: ``(target, stride, source, stride, rows, columns)``."""
+        """A kernel of arguments ``(target, stride, source, stride, rows, columns)``."""
         if (self._ordinals[0], source) not in self._functions:
             cubin = self._products.compile(source, name)
             step = LaunchStep(name, _GRID, _BLOCK)
@@ -168,7 +161,7 @@ class GpuMachine:
         return run
 
     def record(self, stream: Any) -> Any:
-        """See `Machine.record`; the stream's GPU is current."""
+        """An event of a stream, whose GPU is current."""
         (device, _), _ = self._streams[id(stream)]
         try:
             event = self._idle_events[device].pop()
@@ -179,26 +172,20 @@ class GpuMachine:
         return event
 
     def wait(self, stream: Any, event: Any) -> None:
-        """See `Machine.wait`."""
         stream.wait_for_event(event)
 
     def finish(self, what: Any) -> None:
-        """See `Machine.finish`."""
         what.synchronize()
 
     def is_past(self, event: Any) -> bool:
-        """Whether an event has come to pass."""
-        past: bool = event.query()
-        return past
+        return bool(event.query())
 
     def reuse_events(self) -> None:
-        """See `Machine.reuse_events`."""
         for device, used in self._used_events.items():
             self._idle_events[device].extend(used)
             used.clear()
 
     def free(self, what: Any) -> None:
-        """See `Machine.free`."""
         if id(what) in self._streams:
             self._idle_streams[self._streams[id(what)][0]].append(what)
             return
@@ -237,11 +224,3 @@ class GpuMachine:
     ) -> None:
         if kind is None or not issubclass(kind, driver_errors()):
             self.close()
-
-    def _let_reach(self) -> None:
-        """Let every GPU reach the memory of every other one, where the hardware can."""
-        for device in self._ordinals:
-            with activated(device):
-                for other in self._ordinals:
-                    if other != device:
-                        self._driver.let_reach(other)

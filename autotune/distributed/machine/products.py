@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Configuration
     from autotune.core.limits import GpuLimits
-    from autotune.distributed.machine.local import LocalKernel
+    from autotune.distributed.machine.interface import LocalKernel
     from autotune.families.family import KernelFamily
     from autotune.families.gpu.launch import Binary, LaunchPlan
     from autotune.families.program_cache import ProgramCache
@@ -34,7 +34,7 @@ class Products:
         kernels: best first, and all for one element type and kind of GPU. The first that is valid
             for some sizes serves them; sizes that none is valid for get the nearest configuration
             to the first one that is.
-        programs: where sources are, and what was compiled from them before.
+        programs: holds sources and binaries.
 
     Raises:
         InputError: a family is not here, or not the one that a kernel was made from.
@@ -56,7 +56,7 @@ class Products:
         self._launches: dict[tuple[int, int, int, int], Launch] = {}
 
     def launch(self, device: int, m: int, n: int, k: int) -> Launch:
-        """What enqueues products of these sizes on a GPU.
+        """A function that enqueues products of these sizes on a GPU.
 
         Raises:
             CompileError: the compiler refuses the kernel.
@@ -72,11 +72,7 @@ class Products:
         return launch
 
     def compile(self, text: str, name: str) -> bytes:
-        """The binary of a kernel that a program brings along.
-
-        Raises:
-            CompileError: the compiler refuses it.
-        """
+        """The binary of a kernel that a program brings along; a refusal is a CompileError."""
         source = Source(text, name, (), "cuda", ".cu")
         request = CompileRequest(source, "hybrid", self._limits.architecture)
         reply = compile_kept(self._programs, request)
@@ -92,7 +88,7 @@ class Products:
         self._loaded.clear()
 
     def _make(self, device: int, problem: Gemm) -> Launch:
-        planner, binary, plan = self._fitting(problem)
+        planner, binary, plan = self._plan(problem)
         family, configuration = planner.family, planner.configuration
         key = device, family.name, configuration
         kernel = self._loaded.get(key)
@@ -103,8 +99,8 @@ class Products:
             kernel = self._loaded[key] = GpuKernel(program, device)
         return kernel.launcher(plan)
 
-    def _fitting(self, problem: Gemm) -> tuple[Planner, Binary | None, LaunchPlan]:
-        """What multiplies these sizes: its configuration, binary and launch."""
+    def _plan(self, problem: Gemm) -> tuple[Planner, Binary | None, LaunchPlan]:
+        """The configuration for these sizes, its binary and its launch."""
         for planner, binary in self._kernels:
             plan = planner.find(problem)
             if plan is not None:

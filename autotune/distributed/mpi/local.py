@@ -9,7 +9,7 @@ from autotune.core.errors import CompileError
 from autotune.core.limits import GpuLimits
 from autotune.cpu.kernel import write_program
 from autotune.cpu.target import CpuTarget
-from autotune.distributed.machine.local import LocalKernel
+from autotune.distributed.machine.interface import LocalKernel
 from autotune.distributed.mpi.messages import GpuProduct, LocalProduct, MpiProgram
 from autotune.families.catalog import catalog
 from autotune.families.gpu.launch import Binary, architecture_of

@@ -8,70 +8,44 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from autotune.distributed.mpi.gpu.order import span_of
 
 if TYPE_CHECKING:
-    import numpy as np
     from mpi4py.MPI import Intracomm
     from numpy.typing import NDArray
 
-    from autotune.distributed.mpi.gpu.order import Machine, Order
+    from autotune.distributed.mpi.gpu.memory import GpuMemory
     from autotune.gpu.matrix import DeviceMatrix
 
 PIECE_BYTES = 8 << 20
-"""A staged broadcast goes in pieces: while one is sent, the next is copied from the GPU, and the
-one before to it."""
+"""A broadcast by the host goes in pieces: while one is sent, the next is copied from the GPU, and
+the one before to it."""
+
+
+def _nothing() -> None:
+    """Leave a step of a message out."""
 
 
 class Request:
-    """A message under way.
+    """A message under way; one without steps has no content.
 
-    Attributes:
+    Args:
         comm: the communicator it belongs to.
+        post: sends or receives it.
+        finish: waits for it.
     """
 
     def __init__(
         self,
         comm: Communicator,
-        post: Callable[[], object],
-        finish: Callable[[], object] = lambda: None,
+        post: Callable[[], object] = _nothing,
+        finish: Callable[[], object] = _nothing,
     ) -> None:
         self.comm = comm
         self.post = post
         self.finish = finish
-
-
-class Memory(Protocol):
-    """What transports need of a rank's GPU: memory, and copies in order (`GpuRank`)."""
-
-    machine: Machine
-    order: Order
-
-    def add(self, other: DeviceMatrix, out: DeviceMatrix, beta: float) -> None:
-        """Enqueue ``out = other + beta out``."""
-        ...
-
-    def download(self, source: DeviceMatrix, target: NDArray[Any]) -> None:
-        """Enqueue a copy to pinned memory of the host."""
-        ...
-
-    def empty(self, shape: tuple[int, ...], dtype: Any) -> DeviceMatrix:
-        """New memory on the device."""
-        ...
-
-    def lend(self, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Pinned memory for one message."""
-        ...
-
-    def give_back(self, lent: NDArray[Any]) -> None:
-        """Take memory of `lend` back."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until everything has been done."""
-        ...
 
 
 class Communicator(ABC):
@@ -79,15 +53,10 @@ class Communicator(ABC):
 
     Args:
         gpu: this rank's.
-        mpi: the same ranks as MPI sees them.
-
-    Attributes:
-        mpi: the same ranks, for messages from the memory of the host.
-        rank: this rank's number.
-        size: how many ranks there are.
+        mpi: the same ranks as MPI sees them, for messages from the memory of the host.
     """
 
-    def __init__(self, gpu: Memory, mpi: Intracomm) -> None:
+    def __init__(self, gpu: GpuMemory, mpi: Intracomm) -> None:
         self.gpu = gpu
         self.mpi = mpi
         self.rank: int = mpi.rank
@@ -101,11 +70,9 @@ class Communicator(ABC):
         return part if part == MPI.COMM_NULL else type(self)(self.gpu, part)
 
     def Free(self) -> None:
-        """Give the communicator back."""
         self.mpi.Free()
 
     def Bcast(self, message: Sequence[Any], root: int = 0) -> None:
-        """Broadcast."""
         self.complete([self.Ibcast(message, root)])
 
     def Sendrecv(
@@ -117,7 +84,6 @@ class Communicator(ABC):
         source: int,
         recvtag: int,
     ) -> None:
-        """Send and receive."""
         self.complete([self.Irecv(received, source), self.Isend(sent, dest)])
 
     @staticmethod
@@ -127,6 +93,45 @@ class Communicator(ABC):
             request.post()
         for request in requests:
             request.finish()
+
+    def settle(self, copy: NDArray[Any]) -> None:
+        """Wait until a copy has arrived on the host."""
+        self.gpu.order.settle(span_of(copy), writes=False)
+
+    def broadcast_pieces(
+        self,
+        matrix: DeviceMatrix,
+        root: int,
+        copy: NDArray[Any],
+        pass_on: Callable[[NDArray[Any]], object],
+        give_back: Callable[[], object],
+    ) -> Request:
+        """Begin to broadcast through a copy on the host, in pieces.
+
+        Args:
+            matrix: this rank's.
+            root: has the content.
+            copy: memory of the host for all of it.
+            pass_on: brings a piece of the root's copy to those of all ranks.
+            give_back: leaves the copy to others.
+        """
+        flat = matrix.reshape((matrix.size,))
+        step = PIECE_BYTES // matrix.dtype.itemsize
+        pieces = [slice(start, start + step) for start in range(0, matrix.size, step)]
+        if self.rank == root:
+            for piece in pieces:
+                self.gpu.download(flat[piece], copy[piece])
+
+        def finish() -> None:
+            for piece in pieces:
+                if self.rank == root:
+                    self.settle(copy[piece])
+                pass_on(copy[piece])
+                if self.rank != root:
+                    flat[piece] = copy[piece]
+            give_back()
+
+        return Request(self, finish=finish)
 
     @abstractmethod
     def Ibcast(self, message: Sequence[Any], root: int = 0) -> Request:
@@ -146,13 +151,20 @@ class Communicator(ABC):
 
     @abstractmethod
     def Reduce(self, sent: Any, received: Sequence[Any] | None) -> None:
-        """Add up on rank 0; what is sent there may be ``MPI.IN_PLACE``."""
+        """Add up on rank 0, where ``MPI.IN_PLACE`` may be sent."""
 
     @abstractmethod
     def Reduce_scatter(
         self, sent: Sequence[Any], received: Sequence[Any], counts: Sequence[int]
     ) -> None:
         """Add up, and leave so many elements of the sum on each rank."""
+
+
+def summand(sent: Any, received: Sequence[Any] | None) -> Sequence[Any]:
+    """This rank's message of a `Reduce`, which is in place on rank 0."""
+    message: Sequence[Any] | None = sent if isinstance(sent, Sequence) else received
+    assert message is not None
+    return message
 
 
 class Direct(Communicator):
@@ -162,43 +174,37 @@ class Direct(Communicator):
     """
 
     def Ibcast(self, message: Sequence[Any], root: int = 0) -> Request:
-        """See `Communicator.Ibcast`."""
         if self.size == 1 or not message[0].size:
-            return nothing(self)
+            return Request(self)
         given = self._given(message, writes=self.rank != root)
-        return _begun(self, self.mpi.Ibcast(given, root))
+        return Request(self, finish=self.mpi.Ibcast(given, root).Wait)
 
     def Isend(self, message: Sequence[Any], dest: int) -> Request:
-        """See `Communicator.Isend`."""
         if not message[0].size:
-            return nothing(self)
-        return _begun(self, self.mpi.Isend(self._given(message, writes=False), dest))
+            return Request(self)
+        return Request(self, finish=self.mpi.Isend(self._given(message), dest).Wait)
 
     def Irecv(self, message: Sequence[Any], source: int) -> Request:
-        """See `Communicator.Irecv`."""
         if not message[0].size:
-            return nothing(self)
-        return _begun(self, self.mpi.Irecv(self._given(message, writes=True), source))
+            return Request(self)
+        given = self._given(message, writes=True)
+        return Request(self, finish=self.mpi.Irecv(given, source).Wait)
 
     def Allgatherv(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """See `Communicator.Allgatherv`."""
-        given = self._given(sent, writes=False)
-        self.mpi.Allgatherv(given, self._given(received, writes=True))
+        self.mpi.Allgatherv(self._given(sent), self._given(received, writes=True))
 
     def Reduce(self, sent: Any, received: Sequence[Any] | None) -> None:
-        """See `Communicator.Reduce`."""
-        given = self._given(sent, writes=False) if isinstance(sent, Sequence) else sent
+        given = self._given(sent) if isinstance(sent, Sequence) else sent
         self.mpi.Reduce(given, None if received is None else self._given(received, writes=True))
 
     def Reduce_scatter(
         self, sent: Sequence[Any], received: Sequence[Any], counts: Sequence[int]
     ) -> None:
-        """See `Communicator.Reduce_scatter`."""
-        given = self._given(sent, writes=False)
+        given = self._given(sent)
         self.mpi.Reduce_scatter(given, self._given(received, writes=True), counts)
 
-    def _given(self, message: Sequence[Any], *, writes: bool) -> list[Any]:
-        """The message with what MPI takes for the matrix, once that may be used."""
+    def _given(self, message: Sequence[Any], *, writes: bool = False) -> list[Any]:
+        """The message as MPI takes it, once its matrix may be used."""
         matrix, *rest = message
         self.gpu.order.settle(matrix.span, writes=writes)
         return [self.gpu.machine.expose(matrix), *rest]
@@ -208,37 +214,25 @@ class Staged(Communicator):
     """MPI is given copies in pinned memory of the host."""
 
     def Ibcast(self, message: Sequence[Any], root: int = 0) -> Request:
-        """See `Communicator.Ibcast`."""
         matrix, datatype = message
         if self.size == 1 or not matrix.size:
-            return nothing(self)
+            return Request(self)
         copy = self.gpu.lend(matrix.size, matrix.dtype)
-        flat = matrix.reshape((matrix.size,))
-        step = PIECE_BYTES // matrix.dtype.itemsize
-        pieces = [slice(start, start + step) for start in range(0, matrix.size, step)]
-        if self.rank == root:
-            for piece in pieces:
-                self.gpu.download(flat[piece], copy[piece])
-
-        def finish() -> None:
-            for piece in pieces:
-                if self.rank == root:
-                    self._settle(copy[piece])
-                self.mpi.Bcast([copy[piece], datatype], root)
-                if self.rank != root:
-                    flat[piece] = copy[piece]
-            self.gpu.give_back(copy)
-
-        return Request(self, lambda: None, finish)
+        return self.broadcast_pieces(
+            matrix,
+            root,
+            copy,
+            lambda piece: self.mpi.Bcast([piece, datatype], root),
+            lambda: self.gpu.give_back(copy),
+        )
 
     def Isend(self, message: Sequence[Any], dest: int) -> Request:
-        """See `Communicator.Isend`."""
         matrix, datatype = message
         copy = self._copy_of(matrix)
         under_way: list[Any] = []
 
         def post() -> None:
-            self._settle(copy)
+            self.settle(copy)
             under_way.append(self.mpi.Isend([copy, datatype], dest))
 
         def finish() -> None:
@@ -248,7 +242,6 @@ class Staged(Communicator):
         return Request(self, post, finish)
 
     def Irecv(self, message: Sequence[Any], source: int) -> Request:
-        """See `Communicator.Irecv`."""
         matrix, datatype = message
         copy = self.gpu.lend(matrix.size, matrix.dtype)
         under_way = self.mpi.Irecv([copy, datatype], source)
@@ -256,49 +249,39 @@ class Staged(Communicator):
         def finish() -> None:
             under_way.Wait()
             self._store(matrix, copy)
-            self.gpu.give_back(copy)
 
-        return Request(self, lambda: None, finish)
+        return Request(self, finish=finish)
 
     def Allgatherv(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """See `Communicator.Allgatherv`."""
         matrix, datatype = sent
         whole, counts, _ = received
-        copy = self._copy_of(matrix)
-        copies = self.gpu.lend(whole.size, whole.dtype)
-        self._settle(copy)
+        copy, copies = self._copy_of(matrix), self.gpu.lend(whole.size, whole.dtype)
+        self.settle(copy)
         self.mpi.Allgatherv([copy, datatype], [copies, counts, datatype])
         self._store(whole, copies)
         self.gpu.give_back(copy)
-        self.gpu.give_back(copies)
 
     def Reduce(self, sent: Any, received: Sequence[Any] | None) -> None:
-        """See `Communicator.Reduce`."""
-        message = sent if isinstance(sent, Sequence) else received
-        assert message is not None
-        matrix, datatype = message
-        copy = self._copy_of(matrix)
-        total = self.gpu.lend(matrix.size, matrix.dtype)
-        self._settle(copy)
+        matrix, datatype = summand(sent, received)
+        copy, total = self._copy_of(matrix), self.gpu.lend(matrix.size, matrix.dtype)
+        self.settle(copy)
         self.mpi.Reduce([copy, datatype], [total, datatype] if self.rank == 0 else None)
         if received is not None:
             self._store(received[0], total)
+        else:
+            self.gpu.give_back(total)
         self.gpu.give_back(copy)
-        self.gpu.give_back(total)
 
     def Reduce_scatter(
         self, sent: Sequence[Any], received: Sequence[Any], counts: Sequence[int]
     ) -> None:
-        """See `Communicator.Reduce_scatter`."""
         matrix, datatype = sent
         mine = received[0]
-        copy = self._copy_of(matrix)
-        part = self.gpu.lend(mine.size, mine.dtype)
-        self._settle(copy)
+        copy, part = self._copy_of(matrix), self.gpu.lend(mine.size, mine.dtype)
+        self.settle(copy)
         self.mpi.Reduce_scatter([copy, datatype], [part, datatype], counts)
         self._store(mine, part)
         self.gpu.give_back(copy)
-        self.gpu.give_back(part)
 
     def _copy_of(self, matrix: DeviceMatrix) -> NDArray[Any]:
         """A copy of a matrix, on its way to the host."""
@@ -307,18 +290,6 @@ class Staged(Communicator):
         return copy
 
     def _store(self, matrix: DeviceMatrix, copy: NDArray[Any]) -> None:
+        """Bring a copy to the GPU, and its memory back."""
         matrix[...] = copy.reshape(matrix.shape)
-
-    def _settle(self, copy: NDArray[Any]) -> None:
-        """Wait until a copy is here."""
-        self.gpu.order.settle(span_of(copy), writes=False)
-
-
-def nothing(comm: Communicator) -> Request:
-    """A message without content."""
-    return Request(comm, lambda: None)
-
-
-def _begun(comm: Communicator, request: Any) -> Request:
-    """A message that MPI has under way."""
-    return Request(comm, lambda: None, request.Wait)
+        self.gpu.give_back(copy)

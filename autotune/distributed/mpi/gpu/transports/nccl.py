@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from autotune.distributed.mpi.gpu.transports.base import Communicator, Request
+from autotune.distributed.mpi.gpu.transports.base import Communicator, Request, summand
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mpi4py.MPI import Intracomm
 
+    from autotune.distributed.mpi.gpu.memory import GpuMemory
     from autotune.distributed.mpi.gpu.order import Collective
-    from autotune.distributed.mpi.gpu.transports.base import Memory
     from autotune.gpu.matrix import Bytes, DeviceMatrix
 
 
@@ -26,36 +26,31 @@ class Nccl(Communicator):
     several communicators.
     """
 
-    def __init__(self, gpu: Memory, mpi: Intracomm) -> None:
+    def __init__(self, gpu: GpuMemory, mpi: Intracomm) -> None:
         super().__init__(gpu, mpi)
         self._made: Collective | None = None
 
     def Ibcast(self, message: Sequence[Any], root: int = 0) -> Request:
-        """See `Communicator.Ibcast`."""
         matrix = message[0]
         if self.size > 1 and matrix.size:
             spans = [matrix.span]
             own = self.rank == root
             with self._enqueued(reads=spans if own else [], writes=[] if own else spans) as add:
                 add("broadcast", matrix.address, matrix.address, matrix, root)
-        return Request(self, lambda: None)
+        return Request(self)
 
     def Isend(self, message: Sequence[Any], dest: int) -> Request:
-        """See `Communicator.Isend`."""
         matrix = message[0]
-        return _Half(self, matrix, dest, "send") if matrix.size else Request(self, lambda: None)
+        return _Half(self, matrix, dest, "send") if matrix.size else Request(self)
 
     def Irecv(self, message: Sequence[Any], source: int) -> Request:
-        """See `Communicator.Irecv`."""
         matrix = message[0]
-        if not matrix.size:
-            return Request(self, lambda: None)
-        return _Half(self, matrix, source, "receive")
+        return _Half(self, matrix, source, "receive") if matrix.size else Request(self)
 
     @staticmethod
     def complete(requests: Sequence[Request]) -> None:
         """Enqueue all halves of messages as one group: they wait for each other."""
-        halves = [each for each in requests if isinstance(each, _Half)]
+        halves = [half for half in requests if isinstance(half, _Half)]
         if not halves:
             return
         gpu = halves[0].comm.gpu
@@ -70,7 +65,6 @@ class Nccl(Communicator):
                 call(matrix.address, matrix.size, matrix.dtype.name, half.peer, stream)
 
     def Allgatherv(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """See `Communicator.Allgatherv`."""
         own, (whole, counts, _) = sent[0], received
         with self._enqueued(reads=[own.span], writes=[whole.span]) as add:
             for root, part in enumerate(_parts(whole, counts)):
@@ -79,10 +73,7 @@ class Nccl(Communicator):
                     add("broadcast", source, part.address, part, root)
 
     def Reduce(self, sent: Any, received: Sequence[Any] | None) -> None:
-        """See `Communicator.Reduce`."""
-        message = sent if isinstance(sent, Sequence) else received
-        assert message is not None
-        matrix: DeviceMatrix = message[0]
+        matrix: DeviceMatrix = summand(sent, received)[0]
         total = matrix if received is None else received[0]
         if not matrix.size:
             return
@@ -93,7 +84,6 @@ class Nccl(Communicator):
     def Reduce_scatter(
         self, sent: Sequence[Any], received: Sequence[Any], counts: Sequence[int]
     ) -> None:
-        """See `Communicator.Reduce_scatter`."""
         whole, mine = sent[0], received[0]
         with self._enqueued(reads=[whole.span], writes=[mine.span]) as add:
             for root, part in enumerate(_parts(whole, counts)):
@@ -127,7 +117,7 @@ class _Half(Request):
     """One side of a message, enqueued with the others that it waits for."""
 
     def __init__(self, comm: Nccl, matrix: DeviceMatrix, peer: int, kind: str) -> None:
-        super().__init__(comm, lambda: None)
+        super().__init__(comm)
         self.owner = comm
         self.matrix = matrix
         self.peer = peer

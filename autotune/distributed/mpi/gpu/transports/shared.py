@@ -9,24 +9,20 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.core.errors import LaunchError
 from autotune.distributed.mpi.gpu.order import span_of
-from autotune.distributed.mpi.gpu.transports.base import (
-    PIECE_BYTES,
-    Communicator,
-    Request,
-    nothing,
-)
+from autotune.distributed.mpi.gpu.transports.base import Communicator, Request, summand
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
     from numpy.typing import NDArray
 
-    from autotune.distributed.mpi.gpu.transports.base import Memory
+    from autotune.distributed.mpi.gpu.memory import GpuMemory
     from autotune.gpu.matrix import DeviceMatrix
 
 _STEP = 1 << 20
@@ -40,7 +36,7 @@ class Shared(Communicator):
     of them make.
     """
 
-    def __init__(self, gpu: Memory, mpi: Intracomm) -> None:
+    def __init__(self, gpu: GpuMemory, mpi: Intracomm) -> None:
         super().__init__(gpu, mpi)
         self._free: defaultdict[int, list[_Slot]] = defaultdict(list)
         self._slots: list[_Slot] = []
@@ -57,42 +53,20 @@ class Shared(Communicator):
         super().Free()
 
     def Ibcast(self, message: Sequence[Any], root: int = 0) -> Request:
-        """See `Communicator.Ibcast`."""
         matrix = message[0]
         if self.size == 1 or not matrix.size:
-            return nothing(self)
+            return Request(self)
         slot = self._take(-(-matrix.nbytes // self.size))
         copy = slot.elements(0, matrix.size, matrix.dtype)
-        flat = matrix.reshape((matrix.size,))
-        step = PIECE_BYTES // matrix.dtype.itemsize
-        pieces = [slice(start, start + step) for start in range(0, matrix.size, step)]
-        if self.rank == root:
-            for piece in pieces:
-                self.gpu.download(flat[piece], copy[piece])
-
-        def finish() -> None:
-            for piece in pieces:
-                if self.rank == root:
-                    self._settle(copy[piece])
-                slot.window.Fence()
-                if self.rank != root:
-                    flat[piece] = copy[piece]
-            self._give(slot)
-
-        return Request(self, lambda: None, finish)
+        return self.broadcast_pieces(
+            matrix, root, copy, lambda piece: slot.window.Fence(), lambda: self._give(slot)
+        )
 
     def Isend(self, message: Sequence[Any], dest: int) -> Request:
-        """See `Communicator.Isend`."""
         slot = self._sent = self._put(message[0])
-
-        def post() -> None:
-            self._settle(slot.memory)
-            slot.window.Fence()
-
-        return Request(self, post, lambda: self._give(slot))
+        return Request(self, lambda: self._meet(slot), lambda: self._give(slot))
 
     def Irecv(self, message: Sequence[Any], source: int) -> Request:
-        """See `Communicator.Irecv`."""
         matrix = message[0]
 
         def finish() -> None:
@@ -100,27 +74,22 @@ class Shared(Communicator):
             sent = self._sent.part(source, matrix.size, matrix.dtype)
             matrix[...] = sent.reshape(matrix.shape)
 
-        return Request(self, lambda: None, finish)
+        return Request(self, finish=finish)
 
     def Allgatherv(self, sent: Sequence[Any], received: Sequence[Any]) -> None:
-        """See `Communicator.Allgatherv`."""
         own, (whole, counts, _) = sent[0], received
         slot = self._take(-(-whole.nbytes // self.size))
         mine = slot.elements(sum(counts[: self.rank]), own.size, own.dtype)
         self.gpu.download(own, mine)
-        self._settle(mine)
+        self.settle(mine)
         slot.window.Fence()
         whole[...] = slot.elements(0, whole.size, whole.dtype).reshape(whole.shape)
         self._give(slot)
 
     def Reduce(self, sent: Any, received: Sequence[Any] | None) -> None:
-        """See `Communicator.Reduce`; what rank 0 adds to is in place."""
-        message = sent if isinstance(sent, Sequence) else received
-        assert message is not None
-        matrix = message[0]
+        matrix = summand(sent, received)[0]
         slot = self._put(matrix)
-        self._settle(slot.memory)
-        slot.window.Fence()
+        self._meet(slot)
         if received is not None:
             for peer in range(1, self.size):
                 self._add(slot.part(peer, matrix.size, matrix.dtype), received[0])
@@ -129,13 +98,11 @@ class Shared(Communicator):
     def Reduce_scatter(
         self, sent: Sequence[Any], received: Sequence[Any], counts: Sequence[int]
     ) -> None:
-        """See `Communicator.Reduce_scatter`."""
         whole, mine = sent[0], received[0]
         first = sum(counts[: self.rank])
         span = slice(first, first + mine.size)
         slot = self._put(whole)
-        self._settle(slot.memory)
-        slot.window.Fence()
+        self._meet(slot)
         mine[...] = whole.reshape((whole.size,))[span].reshape(mine.shape)
         for peer in range(self.size):
             if peer != self.rank:
@@ -156,9 +123,10 @@ class Shared(Communicator):
         other[...] = copy.reshape(total.shape)
         self.gpu.add(other, total, 1.0)
 
-    def _settle(self, copy: NDArray[Any]) -> None:
-        """Wait until what this rank has put somewhere is there."""
-        self.gpu.order.settle(span_of(copy), writes=False)
+    def _meet(self, slot: _Slot) -> None:
+        """Wait until all ranks have put there what they were to."""
+        self.settle(slot.memory)
+        slot.window.Fence()
 
     def _take(self, size: int) -> _Slot:
         """Memory that nobody uses any more, with so many bytes for each rank, or more."""
@@ -188,24 +156,20 @@ class Shared(Communicator):
         self._free[slot.room].append(slot)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Slot:
-    """Shared memory for one message at a time, a part of it for each rank.
+    """Shared memory for one message at a time, a part of `room` bytes for each rank.
 
-    Attributes:
-        window: what it belongs to.
-        memory: all of it.
-        room: bytes of each part.
-        locked: what leaves it to the host again.
+    `window` owns it; `locked` unlocks its pages.
     """
 
-    def __init__(self, window: Any, memory: NDArray[np.uint8], room: int, locked: Any) -> None:
-        self.window = window
-        self.memory = memory
-        self.room = room
-        self.locked = locked
+    window: Any
+    memory: NDArray[np.uint8]
+    room: int
+    locked: Any
 
     def elements(self, first: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Some of the elements of a message that takes all of the memory."""
+        """Some elements of a message that takes all of the memory."""
         itemsize = dtype.itemsize
         return self.memory[first * itemsize : (first + count) * itemsize].view(dtype)
 

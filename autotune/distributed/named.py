@@ -1,0 +1,34 @@
+"""Checks that targets of several GPUs or ranks make of a problem and of a device's name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from autotune.core.errors import InputError
+from autotune.operations.problem import only_gemm
+
+if TYPE_CHECKING:
+    from autotune.core.device import Device
+    from autotune.operations.problem import Problem
+
+
+def check_layout(problem: Problem | None, target: str) -> None:
+    """Refuse a problem that is no gemm, or whose operands are transposed."""
+    if problem is not None and only_gemm(problem, f"target {target}").layout != "nn":
+        raise InputError(
+            f"layout must be nn on target {target}, got {problem.label}: transpose the operands"
+        )
+
+
+def described_gpu(name: int | str, which: str) -> Device:
+    """The GPU of that name, which need not be here.
+
+    Args:
+        name: as for target cuda.
+        which: "target mpi uses ..", for who gives a number.
+    """
+    from autotune.gpu.nvidia.target import CudaTarget
+
+    if str(name).strip().isdecimal():
+        raise InputError(f"{which}, got device {name}: choose them with CUDA_VISIBLE_DEVICES")
+    return CudaTarget().device(None, name)
