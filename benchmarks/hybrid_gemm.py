@@ -32,11 +32,11 @@ from autotune.distributed.hybrid.identity import read_gpus
 from autotune.distributed.hybrid.kernel import choose_local
 from autotune.distributed.hybrid.machine import (
     HybridProgram,
-    LocalKernel,
     Plan,
     machine_with,
     make_plan,
 )
+from autotune.distributed.machine.interface import LocalKernel
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render

@@ -30,7 +30,7 @@ from autotune.distributed.mpi.messages import MeasureNetwork, Network
 from autotune.distributed.mpi.ranks.world import World
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort, Work
 from autotune.serving.lookup import look_up
 from autotune.space import SearchSpace
 from autotune.targets.families import load_families, select_families
@@ -81,15 +81,9 @@ def compare(problem: Gemm, operands: str, network: Network, args: argparse.Names
     programs = ProgramCache(CacheLocations.at().programs)
     share = share_by_rows(problem, args.ranks)
     local = choose_local(share, programs)
-    with MpiEvaluator(
-        problem,
-        families,
-        device,
-        programs,
-        World(args.ranks),
-        lambda wanted: local,
-        effort=Effort(finals_s=args.seconds * len(candidates), timeout_s=60),
-    ) as evaluator:
+    effort = Effort(finals_s=args.seconds * len(candidates), timeout_s=60)
+    work = Work(problem, families, device, programs, effort)
+    with MpiEvaluator(work, World(args.ranks), lambda wanted: local) as evaluator:
         finals = evaluator.finals(candidates)
     assert finals.baseline is not None
     rows = [

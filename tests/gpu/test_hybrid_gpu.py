@@ -13,9 +13,10 @@ from autotune import Gemm, load, tune
 from autotune.core.errors import OperandError
 from autotune.core.limits import HybridLimits
 from autotune.distributed.hybrid.kernel import HybridKernel, choose_local
-from autotune.distributed.hybrid.machine import HybridProgram, LocalKernel, machine_with, make_plan
+from autotune.distributed.hybrid.machine import HybridProgram, machine_with, make_plan
 from autotune.distributed.hybrid.rig import measurement_worker
 from autotune.distributed.hybrid.target import HybridTarget
+from autotune.distributed.machine.interface import LocalKernel
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render

@@ -13,11 +13,12 @@ import pytest
 from slow_machine import SlowMachine
 
 from autotune.core.errors import CacheError, LaunchError
-from autotune.distributed.mpi import gpu_kernel, load, loading
+from autotune.distributed.mpi import kernel as kernels
+from autotune.distributed.mpi import loading
 from autotune.distributed.mpi.gpu import cuda, gpus
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.messages import GpuProduct, MpiProgram, Setup
-from autotune.distributed.mpi.ranks import rig
+from autotune.distributed.mpi.ranks import meeting, rig
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Vendor
@@ -88,7 +89,7 @@ def test_a_gpu_that_the_driver_refuses_is_told_to_all(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
     monkeypatch.setattr(gpus, "_taken", None)
     monkeypatch.setattr(cuda, "Gpu", refuse)
-    comm = Comm((None, "node", "0000:01:00.0"))
+    comm = Comm((None, ("node", "0000:01:00.0")))
     with pytest.raises(LaunchError, match="out of memory"):
         gpus.take_gpu(comm)  # type: ignore[arg-type]
     assert comm.gathered
@@ -101,7 +102,7 @@ def test_what_another_rank_cannot_load_is_given_back(
     loaded = Loaded()
     load_by(monkeypatch, lambda *_: loaded)
     with contextlib.ExitStack() as opened, pytest.raises(rig.NotLoadedError, match="no space"):
-        opened.enter_context(opening(what, a_rig(tmp_path, Comm("no space"))))
+        opened.enter_context(opening(what, a_rig(tmp_path, Comm(CacheError("no space")))))
     assert loaded.closed
 
 
@@ -114,7 +115,7 @@ def test_what_one_rank_cannot_load_none_loads(
 
     load_by(monkeypatch, refuse)
     with contextlib.ExitStack() as opened, pytest.raises(rig.NotLoadedError, match="of memory"):
-        opened.enter_context(opening(what, a_rig(tmp_path, Comm(""))))
+        opened.enter_context(opening(what, a_rig(tmp_path, Comm())))
 
 
 @pytest.mark.parametrize("what", ["program", "vendor"])
@@ -123,7 +124,7 @@ def test_candidates_leave_no_code_behind(
 ) -> None:
     loaded = Loaded()
     load_by(monkeypatch, lambda *_: loaded)
-    with opening(what, a_rig(tmp_path, Comm(""))):
+    with opening(what, a_rig(tmp_path, Comm())):
         assert not loaded.closed
     assert loaded.closed
 
@@ -138,11 +139,13 @@ def opening(what: str, on: rig.MpiRig) -> contextlib.AbstractContextManager[obje
 
 
 def test_kernels_of_ranks_are_loaded_on_all_or_on_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "meet", lambda *_, **__: None)
+    monkeypatch.setattr(meeting, "meet", lambda *_, **__: None)
     loaded = Loaded()
-    assert load._on_all(Comm(), lambda: loaded) is loaded  # type: ignore[type-var]
+    give: Any = lambda: loaded  # noqa: E731
+    other: Any = Comm(LaunchError("out of memory"))
+    assert meeting.load_on_all(Comm(), give, name="load") is loaded  # type: ignore[arg-type]
     with pytest.raises(LaunchError, match="out of memory"):
-        load._on_all(Comm(LaunchError("out of memory")), lambda: loaded)  # type: ignore[type-var]
+        meeting.load_on_all(other, give, name="load")
     assert loaded.closed
 
 
@@ -150,7 +153,7 @@ def test_a_freed_kernel_leaves_no_code_behind() -> None:
     comm, machine, freed = Comm(), SlowMachine(), []
     plan = SimpleNamespace(free=lambda: freed.append("plan"))
     gpu = GpuRank(machine)
-    kernel = gpu_kernel.GpuDistributedKernel(
+    kernel = kernels.GpuDistributedKernel(
         Gemm(2, 2, 2),
         comm,
         plan,  # type: ignore[arg-type]

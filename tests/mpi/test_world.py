@@ -20,10 +20,9 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, MissingDependencyError, OutOfTimeError
 from autotune.core.measurement import Outcome
 from autotune.distributed.mpi.gpu.gpus import takes_gpu_memory
-from autotune.distributed.mpi.mapped_files import mapped_files
 from autotune.distributed.mpi.messages import MeasureNetwork, MpiProgram, Network, Refused, Setup
 from autotune.distributed.mpi.mpiexec import find_mpiexec
-from autotune.distributed.mpi.ranks.leftovers import SEGMENTS, mapped, sweep, unlink
+from autotune.distributed.mpi.processes import SEGMENTS, mapped, mapped_files, sweep, unlink
 from autotune.distributed.mpi.ranks.world import World
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Effort

@@ -136,12 +136,13 @@ def open_library(check: ProductCheck, dtype: str, operands: str, devices: int) -
     """
     check.prepare()
     whole = check.a, check.b, check.c
+    m, n, k = check.case.sizes
     if operands == "host":
         vendor = CublasXt(dtype, devices)
         made = Library(vendor.name, functools.partial(vendor.multiply, *whole))
         made.call()
     else:
-        one = OneGpu(*check.case.sizes, dtype)
+        one = OneGpu(m, n, k, dtype)
         guarded = [guarded_matrix(matrix, dtype) for matrix in whole]
         # Memory is given back with the matrices, which the library therefore holds.
         made = Library(one.name, lambda: one.multiply(*(block.matrix for block in guarded)))

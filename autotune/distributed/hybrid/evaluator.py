@@ -6,8 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.distributed.hybrid.machine import HybridProgram, LocalKernel
+from autotune.distributed.hybrid.machine import HybridProgram
 from autotune.distributed.hybrid.rig import Setup, measurement_worker
+from autotune.distributed.machine.interface import LocalKernel
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend

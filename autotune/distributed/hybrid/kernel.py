@@ -19,7 +19,8 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.paths import CacheLocations
 from autotune.distributed.grid import Block
-from autotune.distributed.hybrid.machine import HybridProgram, LocalKernel, machine_with, make_plan
+from autotune.distributed.hybrid.machine import HybridProgram, machine_with, make_plan
+from autotune.distributed.machine.interface import LocalKernel
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from autotune.distributed.grid import Span
-    from autotune.distributed.hybrid.machine import LocalKernel, Machine, Plan
+    from autotune.distributed.hybrid.machine import Machine, Plan
+    from autotune.distributed.machine.interface import LocalKernel
     from autotune.measuring.messages import Program
     from autotune.operations.problem import Gemm
     from autotune.operations.references import Matrix

@@ -1,8 +1,8 @@
-"""What distributed products cost in words, messages and time, by grid; and the least they can.
+"""Costs of distributed products in words, messages and time, by grid; and the least cost.
 
 Words are elements. The model is the usual one of latency and bandwidth: a rank spends
-``latency * messages + seconds per byte * bytes`` on what it receives, and nothing overlaps. It
-ranks grids; what is fastest is for measurement to say.
+``latency * messages + seconds per byte * bytes`` on receiving, and nothing overlaps. It ranks
+grids; measurement says which is fastest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autotune.distributed.grid import BlockPartition, ProcessGrid, factorisation
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a rank computes and receives, and how fast.
+    """A rank's speed of computing and receiving.
 
     Attributes:
         latency_s: seconds of a message of no length.
@@ -36,7 +36,7 @@ NOMINAL = Machine(latency_s=2e-6, seconds_per_byte=1e-10, flops_per_s=5e10)
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the busiest rank has to do.
+    """The work of the busiest rank.
 
     Attributes:
         words: elements it receives.
@@ -49,12 +49,7 @@ class Cost:
     flops: int
 
     def seconds(self, machine: Machine, itemsize: int) -> float:
-        """Time of all of it, nothing overlapping.
-
-        Args:
-            machine: how fast it goes.
-            itemsize: bytes per element.
-        """
+        """Time of all of it, nothing overlapping, for elements of so many bytes."""
         communication = machine.latency_s * self.messages
         communication += machine.seconds_per_byte * self.words * itemsize
         return communication + self.flops / machine.flops_per_s
@@ -92,12 +87,6 @@ def root_cost(grid: ProcessGrid, m: int, n: int, k: int) -> Cost:
 
     All of it passes through rank 0, which is the busiest: every other rank gets its rows of A and
     its columns of B, and returns its block of C. Layers add up their partial sums before that.
-
-    Args:
-        grid: the ranks.
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
     """
     partition = BlockPartition(grid, m, n, k, scattered=True)
     last = grid.size - 1
@@ -110,19 +99,13 @@ def root_cost(grid: ProcessGrid, m: int, n: int, k: int) -> Cost:
 
 
 def least_words(m: int, n: int, k: int, ranks: int) -> float:
-    """Words that some rank has to receive, whatever the algorithm and however large the memory.
+    """Words that some rank has to receive, by any algorithm and with any memory.
 
     Al Daas, Ballard, Grigori, Kumar and Rouse, "Brief announcement: tight memory-independent
     parallel matrix multiplication communication lower bounds", SPAA 2022; the three cases, without
     the constants, are those of Demmel et al., "Communication-optimal parallel recursive
     rectangular matrix multiplication", IPDPS 2013. It holds for ranks that each keep and compute
     an equal share, and there are grids that attain it.
-
-    Args:
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
-        ranks: how many there are.
     """
     short, middle, long = sorted((m, n, k))
     if ranks * middle <= long:
@@ -137,17 +120,7 @@ def least_words(m: int, n: int, k: int, ranks: int) -> float:
 def best_grids(
     m: int, n: int, k: int, ranks: int, machine: Machine, itemsize: int, *, count: int = 5
 ) -> list[tuple[ProcessGrid, Cost]]:
-    """The grids that are fastest by the model, best first, operands kept in blocks.
-
-    Args:
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
-        ranks: how many there are.
-        machine: how fast they are.
-        itemsize: bytes per element.
-        count: how many grids.
-    """
+    """The `count` grids that are fastest by the model, best first, operands kept in blocks."""
     costs = [
         (grid, distributed_cost(grid, m, n, k))
         for grid in _large_grids(ranks)

@@ -17,25 +17,19 @@ from autotune.measuring.backend import Backend, Baselines, Prepared
 from autotune.measuring.evaluator import Effort, Evaluator, Stage
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import START_TIMEOUT_S, Failure, FailureKind
+from autotune.operations.problem import Gemm, only_gemm
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from autotune.core.configuration import Candidate
     from autotune.core.deadline import Deadline
-    from autotune.core.device import Device
     from autotune.distributed.mpi.ranks.world import Ranks
-    from autotune.families.family import KernelFamily
-    from autotune.families.program_cache import ProgramCache
-    from autotune.measuring.evaluator import Report
+    from autotune.measuring.effort import Report, Work
     from autotune.measuring.messages import Request
-    from autotune.operations.problem import Gemm
 
-ChooseLocal: TypeAlias = Callable[["Gemm"], LocalProduct | GpuProduct]
+ChooseLocal: TypeAlias = Callable[[Gemm], LocalProduct | GpuProduct]
 """The kernel that a rank multiplies its part of a problem with."""
-
-BATCH = 4
-"""Candidates whose local kernels are compiled together."""
 
 _RENEWALS = 2.0
 """Ranks are started anew for the finals where that takes at most one part in so many of the time
@@ -46,72 +40,41 @@ class MpiEvaluator(Evaluator):
     """Evaluates candidates of MPI families for one problem (see `Evaluator`).
 
     Args:
-        problem: what is computed; its layout is "nn".
-        families: by name; candidates name them.
-        device: the ranks, as `device_of` gives them.
-        programs: where emitted programs go.
-        ranks: those that verify and time; closed with the evaluator.
-        choose_local: which kernel a rank multiplies with.
-        effort: how long and how exactly to measure.
-        seed: seeds the operands.
+        work: the task; the problem's layout is "nn".
+        ranks: verify and time; closed with the evaluator.
+        choose_local: chooses the kernel that a rank multiplies with.
     """
 
-    def __init__(
-        self,
-        problem: Gemm,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        ranks: Ranks,
-        choose_local: ChooseLocal,
-        *,
-        effort: Effort | None = None,
-        seed: int = 0,
-    ) -> None:
-        effort = effort or Effort()
-        limits = device.limits.names()
-        setup = Setup(
-            problem,
-            effort,
-            programs.folder,
-            bool(limits["distributed"]),
-            seed,
-            limits["cores"] // limits["nodes"],
-            gpu=str(device.fingerprint.fields.get("gpu") or ""),
-        )
-        backend = MpiBackend(setup, families, device, programs, ranks, choose_local)
-        super().__init__(problem, families, device, backend, effort, seed)
+    def __init__(self, work: Work, ranks: Ranks, choose_local: ChooseLocal) -> None:
+        effort = work.effort or Effort()
+        backend = MpiBackend(work, effort, ranks, choose_local)
+        super().__init__(work.problem, work.families, work.device, backend, effort, work.seed)
 
 
 class MpiBackend(Backend):
-    """Compiles local kernels and asks ranks; see `autotune.measuring.backend.Backend`.
+    """Compiles local kernels, a few together, and asks ranks.
 
-    Args:
-        setup: what the ranks are to measure.
-        families: by name.
-        device: the ranks.
-        programs: where emitted programs go.
-        ranks: those that verify and time; closed with this.
-        choose_local: which kernel a rank multiplies with.
+    A compiler running beside a measurement would disturb it. Nothing of a candidate is kept:
+    programs are text, and Numba keeps its binaries in its own file cache.
     """
 
-    batch = BATCH
-    compiles_ahead = False  # a compiler running beside a measurement would disturb it
+    batch = 4
 
     def __init__(
-        self,
-        setup: Setup,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        ranks: Ranks,
-        choose_local: ChooseLocal,
+        self, work: Work, effort: Effort, ranks: Ranks, choose_local: ChooseLocal
     ) -> None:
+        limits = work.device.limits.names()
         self.baselines: Baselines = {}
-        self._setup = setup
-        self._families = families
-        self._limits = device.limits
-        self._programs = programs
+        self._work = work
+        self._setup = Setup(
+            only_gemm(work.problem, "target mpi"),
+            effort,
+            work.programs.folder,
+            bool(limits["distributed"]),
+            work.seed,
+            limits["cores"] // limits["nodes"],
+            gpu=str(work.device.fingerprint.fields.get("gpu") or ""),
+        )
         self._ranks = ranks
         self._choose_local = functools.cache(choose_local)
         self._compilers = WorkerPool(
@@ -123,11 +86,11 @@ class MpiBackend(Backend):
 
     @property
     def start_s(self) -> float:
-        """What starting ranks and giving them the problem took."""
+        """Seconds that starting ranks and giving them the problem took."""
         return self._setup_s
 
     def is_ready(self, candidate: Candidate) -> bool:
-        """Whether the kernel that ranks multiply with has been compiled."""
+        """True if the kernel that ranks multiply with has been compiled."""
         local = self._local(candidate)
         return isinstance(local, GpuProduct) or local.source.digest in self._compiled
 
@@ -138,7 +101,7 @@ class MpiBackend(Backend):
             for local in map(self._local, candidates)
             if isinstance(local, LocalProduct) and local.source.digest not in self._compiled
         }
-        paths = [self._programs.write(local.source, local.family) for local in new.values()]
+        paths = [self._work.programs.write(local.source, local.family) for local in new.values()]
         replies: list[Compiled | Failure | None] = self._compilers.run(
             paths,
             self._setup.effort.compile_timeout_s,
@@ -160,17 +123,17 @@ class MpiBackend(Backend):
         error = self._compiled[local.source.digest] if isinstance(local, LocalProduct) else ""
         if error:
             return Measurement(Outcome.COMPILE_FAILED, reason=f"local kernel: {error}")
-        family = self._families[candidate.family]
+        family = self._work.families[candidate.family]
         source = render(family, candidate.configuration, dtype=self._setup.problem.dtype)
         return Prepared(MpiProgram(source, family.name, local))
 
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
-        """The ranks' reply, or a `Failure`; those that have not heard of the problem are told."""
-        reply = self._asked(request, timeout_s, run)
+        """The ranks' reply, or a `Failure`; ranks that do not know the problem are told it."""
+        reply = self._ask(request, timeout_s, run)
         if isinstance(reply, Refused):
             # Ranks that were lost between two requests have been started anew, without a word.
             self._is_set_up = False
-            reply = self._asked(request, timeout_s, run)
+            reply = self._ask(request, timeout_s, run)
         if isinstance(reply, Refused):
             return Failure(FailureKind.RAISED, reply.reason)
         return reply
@@ -181,7 +144,7 @@ class MpiBackend(Backend):
         self._is_set_up = False
 
     def begin_finals(self, run: Deadline) -> None:
-        """Ranks without a trial behind them, where there is time to start them."""
+        """Take ranks without a trial behind them, where there is time to start them."""
         if run.remaining_s > _RENEWALS * self._setup_s:
             self.renew()
 
@@ -190,12 +153,17 @@ class MpiBackend(Backend):
         self._compilers.close()
         self._ranks.close()
 
-    def _asked(self, request: Request, timeout_s: float, run: Deadline) -> Any:
-        """As `ask`; ranks refuse what comes before they have heard of the problem."""
+    def _ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
+        """The reply of ranks, which refuse requests before they have heard of the problem."""
         if not self._is_set_up:
             # Operands and references of a large problem take their time.
             begun_s = run.elapsed_s
-            reply = self._ranks.call(self._whole_setup(), START_TIMEOUT_S, run)
+            setup = self._setup
+            if setup.gpu:  # and one of them multiplies alone, as the baseline
+                alone = self._choose_local(replace(setup.problem, threads=None))
+                assert isinstance(alone, GpuProduct)
+                setup = replace(setup, alone=alone)
+            reply = self._ranks.call(setup, START_TIMEOUT_S, run)
             if isinstance(reply, Failure):
                 return reply
             self._is_set_up = True
@@ -209,15 +177,8 @@ class MpiBackend(Backend):
             self._is_set_up = False
         return reply
 
-    def _whole_setup(self) -> Setup:
-        """With what one GPU multiplies with alone, where ranks have one each."""
-        if not self._setup.gpu:
-            return self._setup
-        alone = self._choose_local(replace(self._setup.problem, threads=None))
-        assert isinstance(alone, GpuProduct)
-        return replace(self._setup, alone=alone)
-
     def _local(self, candidate: Candidate) -> LocalProduct | GpuProduct:
-        family = self._families[candidate.family]
-        wanted = local_problem(family, candidate.configuration, self._setup.problem, self._limits)
+        family = self._work.families[candidate.family]
+        limits = self._work.device.limits
+        wanted = local_problem(family, candidate.configuration, self._setup.problem, limits)
         return self._choose_local(wanted)

@@ -1,19 +1,34 @@
-"""A set of ranks as a device: its identity, its limits, and what is recorded beside them."""
+"""A set of ranks as a device: its identity, its limits, and a look at all that it needs here."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import subprocess
 from dataclasses import replace
+from importlib import metadata
+from typing import TYPE_CHECKING
 
 from autotune.core import session
+from autotune.core.check import Check, Status, attempt
+from autotune.core.deadline import Deadline
 from autotune.core.device import Device, DeviceFingerprint
-from autotune.core.errors import MissingDependencyError
+from autotune.core.errors import MissingDependencyError, OutOfTimeError
 from autotune.core.installing import install_hint
 from autotune.core.interpreter import python
 from autotune.core.limits import MpiLimits
-from autotune.distributed.mpi.messages import GpuSet, RankSet
+from autotune.distributed.mpi.messages import RankSet
 from autotune.distributed.mpi.mpiexec import find_mpiexec
+from autotune.distributed.mpi.patience import VARIABLE, patience_s
+from autotune.distributed.mpi.processes import SIZE_NAMES, number_in
+from autotune.serving.examining import Apart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_START_S = 60.0
+_RANKS = 2
 
 
 def device_of(ranks: RankSet, local: Device, *, distributed: bool) -> Device:
@@ -24,68 +39,53 @@ def device_of(ranks: RankSet, local: Device, *, distributed: bool) -> Device:
 
     Args:
         ranks: as they describe themselves.
-        local: what a rank multiplies on, as rank 0 has it: the CPU of its node, or its GPU; the
-            others are taken to be alike.
-        distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
+        local: multiplies within rank 0: the CPU of its node, or its GPU; the others' are alike.
+        distributed: operands are kept in blocks by all ranks, instead of whole by rank 0.
     """
     plural = "" if ranks.ranks == 1 else "s"
-    gpus = ranks.gpus
+    fields = {
+        **local.fingerprint.fields,
+        "ranks": ranks.ranks,
+        "nodes": ranks.nodes,
+        "cores": ranks.cores,
+        "mpi": ranks.library,
+        "transport": ranks.transport,
+        "operands": "distributed" if distributed else "root",
+    }
+    limits = MpiLimits(ranks.ranks, ranks.nodes, ranks.cores, int(distributed))
+    if (gpus := ranks.gpus) is not None:
+        on_gpus = {
+            "gpus": gpus.count,
+            "cuda_aware": int(gpus.cuda_aware),
+            "nccl": int(gpus.nccl),
+        }
+        fields = {**fields, "gpu": gpus.name, **on_gpus}
+        limits = replace(limits, **on_gpus)
+    name = f"{ranks.ranks} rank{plural} on {local.fingerprint.name}"
     return replace(
         local,
-        fingerprint=DeviceFingerprint(
-            kind="mpi",
-            name=f"{ranks.ranks} rank{plural} on {local.fingerprint.name}",
-            fields={
-                **local.fingerprint.fields,
-                "ranks": ranks.ranks,
-                "nodes": ranks.nodes,
-                "cores": ranks.cores,
-                "mpi": ranks.library,
-                "transport": ranks.transport,
-                "operands": "distributed" if distributed else "root",
-                **({} if gpus is None else _gpu_fields(gpus)),
-            },
-        ),
-        limits=MpiLimits(
-            ranks.ranks,
-            ranks.nodes,
-            ranks.cores,
-            int(distributed),
-            gpus=0 if gpus is None else gpus.count,
-            cuda_aware=int(gpus is not None and gpus.cuda_aware),
-            nccl=int(gpus is not None and gpus.nccl),
-        ),
+        fingerprint=DeviceFingerprint("mpi", name, fields),
+        limits=limits,
         toolchain={**local.toolchain, "mpi": f"{ranks.library} {ranks.version}".strip()},
     )
 
 
-def _gpu_fields(gpus: GpuSet) -> dict[str, str | int]:
-    """What the identity of ranks with GPUs has besides: these, and how messages travel."""
-    return {
-        "gpu": gpus.name,
-        "gpus": gpus.count,
-        "cuda_aware": int(gpus.cuda_aware),
-        "nccl": int(gpus.nccl),
-    }
-
-
 def expected(ranks: int, cores: int) -> RankSet:
-    """The set that `ranks` ranks started here will be, as far as is known before they are.
+    """The set that so many ranks started here will be, as far as is known before they are.
 
     Args:
-        ranks: how many.
+        ranks: number of ranks.
         cores: hardware threads of this machine.
 
     Raises:
         MissingDependencyError: mpi4py or mpiexec is missing, or the MPI library does not load.
     """
-    library, version, transport = parse_library(_library_version())
-    return RankSet(ranks, 1, cores, library, version, transport)
+    return RankSet(ranks, 1, cores, *parse_library(_library_version()))
 
 
 @session.cached()
 def _library_version() -> str:
-    """What the MPI library says of itself, asked in a process of its own.
+    """The MPI library's own words, asked for in a process of its own.
 
     Importing mpi4py starts MPI, which a program does once, if at all, and as it likes.
     """
@@ -109,12 +109,67 @@ def _library_version() -> str:
 
 
 def parse_library(text: str) -> tuple[str, str, str]:
-    """Name, version and transport from what ``MPI_Get_library_version`` says.
+    """Name, version and transport from the text of ``MPI_Get_library_version``.
 
-    The transport is what MPICH calls its device; others do not say, and it is empty.
+    MPICH calls the transport its device; others do not say, and it is empty.
     """
     first = text.strip().splitlines()[0] if text.strip() else ""
     known = re.match(r"(MPICH|Open MPI|Intel\(R\) MPI)\D*([\d.]+)", first)
     name, version = (known[1], known[2]) if known else (first.split(",")[0] or "unknown", "")
     device = re.search(r"^MPICH Device:\s*(.+)$", text, re.MULTILINE)
     return name, version.strip("."), device[1].strip() if device else ""
+
+
+def examine() -> Iterator[Check]:
+    """Look at mpi4py, the launcher, the MPI library, and at ranks that meet.
+
+    Nothing of it keeps a CPU or a GPU from working, so that all of it is notes.
+    """
+    hint = install_hint("mpi")
+    if importlib.util.find_spec("mpi4py") is None:
+        yield Check.note("mpi4py", "not installed", hint)
+        return
+    if os.environ.get(VARIABLE):
+        yield attempt(VARIABLE, _patience, Status.NOTE)
+    launcher = attempt("mpiexec", lambda: Check.ok("mpiexec", str(find_mpiexec())), Status.NOTE)
+    yield launcher
+    if launcher.status is not Status.OK:
+        return
+    with Apart() as apart:
+        found = attempt("MPI", lambda: apart(library), Status.NOTE, hint)
+    yield found
+    if found.status is not Status.OK:
+        return
+    if (number_in(SIZE_NAMES, os.environ) or 1) > 1:
+        yield Check.ok("ranks", "this process is one of several")
+    else:
+        yield attempt("ranks", _ranks, Status.NOTE)
+
+
+def library() -> Check:
+    """The library that mpi4py loads."""
+    ranks = expected(1, 1)
+    version = metadata.version("mpi4py")
+    return Check.ok("MPI", f"mpi4py {version} loads {ranks.library} {ranks.version}".rstrip())
+
+
+def _ranks() -> Check:
+    """Start ranks that meet; they end with the process that started them."""
+    from autotune.distributed.mpi.ranks.world import World
+
+    limit_s = min(_START_S, patience_s(_START_S))
+    try:
+        with World(_RANKS) as world:
+            world.describe(Deadline(limit_s))
+    except OutOfTimeError:
+        return Check.note(
+            "ranks",
+            f"{_RANKS} ranks did not meet within {limit_s:g} s",
+            "see whether `mpiexec -n 2 hostname` ends; mpiexec and mpi4py's library must be of "
+            "one MPI",
+        )
+    return Check.ok("ranks", f"{_RANKS} ranks start and meet")
+
+
+def _patience() -> Check:
+    return Check.ok(VARIABLE, f"ranks wait {patience_s():g} s for each other")

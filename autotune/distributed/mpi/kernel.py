@@ -1,4 +1,4 @@
-"""A distributed kernel as its ranks call it, and what they check of each other."""
+"""Distributed kernels as their ranks call them, on blocks of the host or of GPUs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.arrays.device import check_place
 from autotune.arrays.host import check_apart, check_operands, check_plain
+from autotune.arrays.libraries import library_of
 from autotune.core.errors import OperandError
 from autotune.distributed.grid import Block
 from autotune.distributed.mpi.patience import is_set, patience_s
 from autotune.distributed.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
+from autotune.gpu import matrix as device
+from autotune.gpu.arrays.kernel import describe
+from autotune.gpu.driver import finish
 from autotune.operations.calls import real
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
 
+    from autotune.distributed.mpi.gpu.rank import GpuRank
     from autotune.distributed.mpi.loading import Plan
+    from autotune.gpu.matrix import DeviceMatrix
     from autotune.operations.problem import Gemm
 
 
 _unfreed: dict[int, Intracomm] = {}
-"""The ranks of kernels that have not been freed, by identity: others may come to wait for this
-one."""
+"""Ranks of kernels that have not been freed, by identity: others may come to wait for this one."""
 
 
 class DistributedKernel:
@@ -38,7 +44,7 @@ class DistributedKernel:
         problem: what is computed.
         comm: the ranks.
         plan: the emitted program's plan for the problem, on `comm`.
-        distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
+        distributed: operands are kept in blocks by all ranks, instead of whole by rank 0.
     """
 
     def __init__(self, problem: Gemm, comm: Intracomm, plan: Plan, *, distributed: bool) -> None:
@@ -52,7 +58,7 @@ class DistributedKernel:
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
-        """Which parts of A, B and C this rank keeps."""
+        """Parts of A, B and C that this rank keeps."""
         if not self._distributed:
             raise OperandError('blocks are kept with operands="distributed" only: rank 0 has all')
         a, b, c = (Block(rows, columns) for rows, columns in self._plan.homes())
@@ -83,15 +89,17 @@ class DistributedKernel:
         elif c is None:
             self._plan.from_root(None, None, None, alpha, beta)
         else:
-            whole = _packed(c)
-            self._plan.from_root(_packed(a), _packed(b), whole, alpha, beta)
+            whole = np.ascontiguousarray(c)
+            given = np.ascontiguousarray(a), np.ascontiguousarray(b)
+            self._plan.from_root(*given, whole, alpha, beta)
             if whole is not c:
                 c[...] = whole
         return c
 
     def _multiply_blocks(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
         """The product of blocks that have been checked."""
-        self._plan.on_blocks(_packed(a), _packed(b), c, alpha, beta)
+        given = np.ascontiguousarray(a), np.ascontiguousarray(b)
+        self._plan.on_blocks(*given, c, alpha, beta)
 
     def free(self) -> None:
         """Give communicators and datatypes back."""
@@ -100,7 +108,7 @@ class DistributedKernel:
         self._comm.Free()
 
     def _check(self, a: Any, b: Any, out: Any, beta: float) -> Any:
-        """What C goes to on this rank; None where nothing does."""
+        """The array that C goes to on this rank; None where none does."""
         if self._distributed:
             return self._check_blocks(a, b, out, beta)
         if self._comm.rank == 0:
@@ -116,10 +124,7 @@ class DistributedKernel:
         dtype = np.dtype(self._problem.dtype)
         shapes = [block.shape for block in self.blocks]
         if out is None:
-            if beta != 0:
-                raise OperandError(
-                    f"beta = {beta} scales what out holds: pass out=, or use beta = 0"
-                )
+            check_beta(beta)
             out = np.empty(shapes[2], dtype)
         for name, block, shape in zip(("a", "b", "out"), (a, b, out), shapes, strict=True):
             if not isinstance(block, np.ndarray) or block.dtype != dtype or block.shape != shape:
@@ -138,12 +143,7 @@ class DistributedKernel:
         return out
 
     def _agree(self, fault: Exception | None, alpha: float, beta: float) -> None:
-        """Raise on every rank what is at fault on any.
-
-        Raises:
-            OperandError: an operand does not fit, or the ranks differ in alpha or beta.
-            Exception: whatever else is at fault on this rank.
-        """
+        """Raise on every rank the fault of any, an OperandError unless it is this rank's own."""
         from mpi4py import MPI
 
         # As whole numbers, of which there is always a largest: there is none of what is no number.
@@ -155,7 +155,7 @@ class DistributedKernel:
         self._calls += 1
         same = largest[1] == ~largest[2] and largest[3] == ~largest[4]
         if largest[0] or not same:
-            everybodys = self._comm.allgather(_told(fault))
+            everybodys = self._comm.allgather(_describe_fault(fault))
             if fault is not None and not isinstance(fault, OperandError):
                 raise fault
             for rank, told in enumerate(everybodys):
@@ -168,11 +168,72 @@ class DistributedKernel:
         return Waiting(name, self._limit_s, ends=is_set())
 
 
-def _told(fault: Exception | None) -> str:
-    if fault is None:
-        return ""
-    if isinstance(fault, OperandError):
-        return str(fault)
+class GpuDistributedKernel(DistributedKernel):
+    """As `DistributedKernel`; distributed operands are device arrays, each in its rank's GPU.
+
+    A call waits for the work on the operands' streams, and returns when C is there. Operands
+    that rank 0 has whole are in the host's memory.
+    """
+
+    def __init__(
+        self, problem: Gemm, comm: Any, plan: Plan, gpu: GpuRank, *, distributed: bool
+    ) -> None:
+        super().__init__(problem, comm, plan, distributed=distributed)
+        self._gpu = gpu
+        self._ordinal = gpu.machine.ordinal
+        self._given: list[DeviceMatrix] = []
+
+    def free(self) -> None:
+        """Give communicators, datatypes, code and memory back."""
+        super().free()
+        self._gpu.close()
+
+    def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
+        in_a, in_b, in_c = (block.shape for block in self.blocks)
+        given = [self._matrix("a", a, in_a), self._matrix("b", b, in_b)]
+        if out is None:
+            check_beta(beta)
+            out = library_of(a).empty(a, in_c, self._problem.dtype, None)
+        at_c = self._matrix("out", out, in_c)
+        device.check_apart(at_c, a=given[0], b=given[1])
+        self._given = [*given, at_c]
+        return out
+
+    def _multiply_blocks(self, a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+        given, self._given = self._given, []
+        self._plan.on_blocks(*given, alpha, beta)  # type: ignore[call-arg, arg-type]
+
+    def _matrix(self, name: str, array: Any, shape: tuple[int, int]) -> DeviceMatrix:
+        """A block as plans take it; an OperandError if it does not fit this rank's GPU."""
+        rank, dtype = self._comm.rank, self._problem.dtype
+        if 0 in shape:
+            return self._gpu.empty(shape, dtype)
+        library = library_of(array)
+        stream = self._gpu.machine.compute.handle
+        found = describe(name, array, stream)
+        whose = f"{name} of rank {rank}"
+        address, (leading,) = check_place(whose, found, shape, dtype, written=name == "out")
+        if found.device != self._ordinal:
+            raise OperandError(
+                f"{whose} must be in GPU {self._ordinal}, the rank's own, is in {found.device}"
+            )
+        if leading != shape[1]:
+            raise OperandError(f"{whose} must be contiguous: pass a copy")
+        own = library.current_stream(array) if library.ordered else found.stream
+        if own is not None:
+            finish(self._ordinal, own)
+        return self._gpu.at(address, shape, np.dtype(dtype), (array, found))
+
+
+def check_beta(beta: float) -> None:
+    """Refuse a beta without an output that it scales."""
+    if beta != 0:
+        raise OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")
+
+
+def _describe_fault(fault: Exception | None) -> str:
+    if fault is None or isinstance(fault, OperandError):
+        return str(fault or "")
     return f"{type(fault).__name__}: {fault}"
 
 
@@ -189,8 +250,3 @@ def _leave() -> None:
     told = " ".join(f"{type(error).__name__}: {error}".split())[:200]
     for comm in _unfreed.values():
         say_gone(comm, "its program is at an end" if error is None else told)
-
-
-def _packed(array: Any) -> Any:
-    """The array, or a copy, with one row right after the other."""
-    return np.ascontiguousarray(array)

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.paths import CacheLocations
 from autotune.distributed.grid import Block
-from autotune.distributed.mpi.gpu_kernel import GpuDistributedKernel
-from autotune.distributed.mpi.kernel import DistributedKernel
+from autotune.distributed.mpi.kernel import DistributedKernel, GpuDistributedKernel
 from autotune.distributed.mpi.loading import load_product, load_program
 from autotune.distributed.mpi.local import choose_gpu_local, mpi_program
-from autotune.distributed.mpi.ranks.meeting import check_same, meet, share_error
+from autotune.distributed.mpi.ranks.meeting import check_same, load_on_all, meet
 from autotune.distributed.mpi.ranks.ranks import Together, describe
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm, only_gemm
@@ -26,17 +25,13 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Candidate
     from autotune.distributed.mpi.gpu.rank import GpuRank
-    from autotune.distributed.mpi.loading import MakePlan
     from autotune.distributed.mpi.messages import MpiProgram, RankSet
     from autotune.serving.kernel import Request
     from autotune.serving.target import Target
     from autotune.store import Match
 
 _T = TypeVar("_T")
-_Loaded = TypeVar("_Loaded", "MakePlan", "GpuRank")
-
-COMPILING = 5.0
-"""How often the usual time ranks wait for each other where each compiles a kernel."""
+_COMPILATION = "the compilation of load"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)
@@ -51,7 +46,7 @@ class MpiKernel(ProductKernel):
 
     @property
     def blocks(self) -> tuple[Block, Block, Block]:
-        """Which parts of A, B and C this rank keeps, where the operands are distributed."""
+        """Parts of A, B and C that this rank keeps, where the operands are distributed."""
         return self._bound.blocks
 
     def free(self) -> None:
@@ -72,7 +67,7 @@ def load_distributed(
     Rank 0 looks it up in its cache; the others are sent the program.
 
     Args:
-        request: what was asked for.
+        request: the arguments of `load`.
         comm: an mpi4py communicator; it is duplicated.
         target_of: the target on the ranks of a communicator.
         operands: "root" or "distributed".
@@ -111,7 +106,9 @@ def load_distributed(
                 return found.candidate, found.match, program
 
             candidate, matched, program = _of_rank_0(own, find)
-            make_plan = _on_all(own, lambda: load_program(program, programs, own))
+            make_plan = load_on_all(
+                own, lambda: load_program(program, programs, own), name=_COMPILATION
+            )
             with _communicators():
                 plan = make_plan(own, gemm.m, gemm.n, gemm.k)
     except AutotuneError:  # on every rank
@@ -130,32 +127,22 @@ def load_distributed(
 
 @contextlib.contextmanager
 def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[GpuRank]:
-    """What emitted programs for GPUs multiply with when they are run by themselves.
+    """The local product of emitted programs for GPUs that are run by themselves.
 
-    Rank 0 looks the kernel up, as for target "cuda"; every rank calls it.
-
-    Args:
-        comm: an mpi4py communicator, each rank of which takes a GPU of its own.
-        m: rows of A and C.
-        n: the reduction.
-        k: columns of B and C.
-        dtype: element type of the operands.
+    Rank 0 looks the kernel up, as for target "cuda"; every rank calls it, and takes a GPU of its
+    own.
     """
     describe(comm, gpus=True)
     programs = ProgramCache.of(CacheLocations.at(None))
     product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
-    gpu = _on_all(comm, lambda: load_product(product, programs, comm))
+    gpu = load_on_all(comm, lambda: load_product(product, programs, comm), name=_COMPILATION)
     yield gpu
     gpu.close()
 
 
 @contextlib.contextmanager
 def _communicators() -> Iterator[None]:
-    """Say what to do where MPI has no communicator left, which all ranks are told alike.
-
-    Raises:
-        InputError: it has none.
-    """
+    """Raise an InputError with a remedy where MPI has no communicator left: on all ranks."""
     from mpi4py import MPI
 
     try:
@@ -169,7 +156,7 @@ def _communicators() -> Iterator[None]:
 
 
 def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
-    """What rank 0 finds where it looks, on every rank; so are its errors."""
+    """The result of rank 0, or its error, on every rank."""
     found: _T | AutotuneError | None = None
     if comm.rank == 0:
         try:
@@ -182,21 +169,3 @@ def _of_rank_0(comm: Any, look: Callable[[], _T]) -> _T:
         raise found
     assert found is not None
     return found
-
-
-def _on_all(comm: Any, load: Callable[[], _Loaded]) -> _Loaded:
-    """What every rank loads; what keeps any rank from loading it is raised on all of them."""
-    error, loaded = None, None
-    try:
-        loaded = load()
-    except AutotuneError as refused:
-        error = refused
-    meet(comm, "the compilation of load", patience=COMPILING)
-    try:
-        share_error(comm, error)
-    except AutotuneError:
-        if loaded is not None:
-            loaded.close()
-        raise
-    assert loaded is not None
-    return loaded

@@ -22,33 +22,28 @@ if TYPE_CHECKING:
 
 
 class Plan(Protocol):
-    """What an emitted program makes for given sizes (templates/gemm/mpi)."""
+    """The product of an emitted program for given sizes (templates/gemm/mpi)."""
 
     def from_root(
         self, a: Matrix | None, b: Matrix | None, c: Matrix | None, alpha: float, beta: float
     ) -> None:
         """Compute from rank 0's whole operands."""
-        ...
 
     def on_blocks(self, a: Matrix, b: Matrix, c: Matrix, alpha: float, beta: float) -> None:
         """Compute on every rank's own blocks."""
-        ...
 
     def homes(self) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         """This rank's blocks of A, B and C: spans of rows and of columns."""
-        ...
 
     def free(self) -> None:
         """Give communicators and datatypes back."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
     """``make_plan(comm, m, n, k)``: a plan for these sizes, made by all ranks together.
 
-    Attributes:
-        gpu: this rank's, in whose memory the plan's blocks are; None where that is the host's.
+    Its blocks are in the memory of `gpu`, this rank's, or in the host's where that is None.
     """
 
     gpu: GpuRank | None
@@ -56,11 +51,11 @@ class MakePlan:
     _local: tuple[Any, ...]
 
     def __call__(self, comm: Intracomm, m: int, n: int, k: int) -> Plan:
-        """Make one."""
+        """Make a plan."""
         return self._entry(comm, m, n, k, *self._local)
 
     def close(self) -> None:
-        """Give back what plans multiply with; they must have been freed first."""
+        """Give the local product back; plans must have been freed first."""
         if self.gpu is not None:
             self.gpu.close()
 
@@ -68,10 +63,7 @@ class MakePlan:
 def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -> MakePlan:
     """Load a program on this rank.
 
-    Args:
-        program: what to load.
-        programs: where emitted programs go.
-        comm: the ranks, all of which load it.
+    All ranks of the communicator load it.
 
     Raises:
         InputError: it is for GPUs, and the ranks do not have one each; on every rank.
@@ -97,11 +89,6 @@ def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -
 
 def load_product(product: GpuProduct, programs: ProgramCache, comm: Intracomm) -> GpuRank:
     """The kernels on this rank's GPU.
-
-    Args:
-        product: the kernels.
-        programs: as for `load_program`.
-        comm: the ranks.
 
     Raises:
         InputError: the ranks do not have a GPU each, on every rank; or this one has other

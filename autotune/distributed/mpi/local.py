@@ -32,7 +32,7 @@ def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:
     """The best CPU kernel there is: that of a record, or a default; nothing is compiled.
 
     Args:
-        problem: what a rank multiplies, with the threads that it may use.
+        problem: a rank's product, with the threads that it may use.
         programs: where emitted programs go; records are looked up in the cache it is part of.
     """
     found = look_up(problem, CpuTarget(), match="nearest", cache=programs.cache)
@@ -48,8 +48,8 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
     """The best CUDA kernel there is, and one that serves any sizes, both compiled.
 
     Args:
-        problem: what a rank multiplies, or near it.
-        programs: as for `choose_local`.
+        problem: a rank's product, or near it.
+        programs: see `choose_local`.
 
     Raises:
         CompileError: the compiler refuses a kernel.
@@ -65,7 +65,7 @@ def choose_gpu_local(problem: Gemm, programs: ProgramCache) -> GpuProduct:
     families = catalog(
         "cuda", problem.operation, languages={"cuda": CudaTarget.language()}, strict=False
     )
-    any_sizes = next(each for each in families.values() if each.any_sizes)
+    any_sizes = next(family for family in families.values() if family.any_sizes)
     kernels = []
     for family, configuration in (
         (found.family, found.candidate.configuration),
@@ -90,15 +90,7 @@ def mpi_program(
     limits: DeviceLimits,
     programs: ProgramCache,
 ) -> MpiProgram:
-    """A candidate as ranks are told of it, with the local kernel that there is.
-
-    Args:
-        family: the candidate's family.
-        configuration: its configuration.
-        problem: what is computed by all ranks together.
-        limits: of the ranks.
-        programs: as for `choose_local`.
-    """
+    """A candidate as ranks are sent it, with the best local kernel there is."""
     source = render(family, configuration, dtype=problem.dtype)
     wanted = local_problem(family, configuration, problem, limits)
     on_gpus = family.local is not None and family.local.on == "cuda"

@@ -1,4 +1,4 @@
-"""What the process that tunes asks of a set of ranks, and what it is told."""
+"""Messages between the process that tunes and a set of ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,24 @@ from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 
 FAULT = "autotune rank"
-"""What the line begins with that a rank prints before it ends all of them."""
+"""The beginning of the line that a rank prints before it ends all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSet:
+    """The GPUs of a set of ranks, and how messages get from one to another.
+
+    Attributes:
+        name: of every GPU: they are alike.
+        count: number of GPUs on all nodes together.
+        cuda_aware: MPI takes addresses in their memory.
+        nccl: NCCL can be used.
+    """
+
+    name: str
+    count: int
+    cuda_aware: bool
+    nccl: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +39,13 @@ class RankSet:
     """A set of ranks, as they describe themselves.
 
     Attributes:
-        ranks: how many there are.
+        ranks: number of ranks.
         nodes: machines they run on.
         cores: hardware threads they may use, all together.
         library: name of the MPI library: "MPICH".
         version: its version.
-        transport: what it communicates through, where it says so: "ch4:ofi".
-        gpus: what each rank multiplies on, where that is a GPU of its own.
+        transport: of its messages, where it says so: "ch4:ofi".
+        gpus: the ranks', where each multiplies on a GPU of its own.
     """
 
     ranks: int
@@ -38,23 +55,6 @@ class RankSet:
     version: str
     transport: str
     gpus: GpuSet | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuSet:
-    """The GPUs of a set of ranks, and how messages get from one to another.
-
-    Attributes:
-        name: of each: they are alike.
-        count: how many there are, on all nodes together.
-        cuda_aware: whether MPI takes addresses in their memory.
-        nccl: whether NCCL can be used.
-    """
-
-    name: str
-    count: int
-    cuda_aware: bool
-    nccl: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +74,11 @@ class LocalProduct:
 
 @dataclass(frozen=True, slots=True)
 class GpuProduct:
-    """What multiplies within a rank that has a GPU.
+    """The kernels that multiply within a rank that has a GPU.
 
     Attributes:
         kernels: best first, all compiled; the first that is valid for some sizes serves them.
-        accumulate: the binary of what adds matrices up.
+        accumulate: the binary of the kernel that adds matrices up.
     """
 
     kernels: tuple[LocalKernel, ...]
@@ -87,12 +87,12 @@ class GpuProduct:
 
 @dataclass(frozen=True, slots=True)
 class MpiProgram:
-    """A candidate, as ranks are told of it.
+    """A candidate, as ranks are sent it.
 
     Attributes:
         source: the emitted program.
         family: the family it is of.
-        local: what multiplies within a rank; None for NumPy.
+        local: multiplies within a rank; None for NumPy.
     """
 
     source: Source
@@ -101,22 +101,22 @@ class MpiProgram:
 
     @property
     def digest(self) -> str:
-        """Its source's, from which what multiplies within a rank follows."""
+        """Its source's, from which the product within a rank follows."""
         return self.source.digest
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What the requests that follow are about.
+    """The subject of the requests that follow.
 
     Attributes:
         problem: what is computed.
         effort: how long and how exactly to measure.
         programs: folder for emitted programs, on every node.
-        distributed: whether operands are kept in blocks by all ranks, or whole by rank 0.
+        distributed: operands are kept in blocks by all ranks, instead of whole by rank 0.
         seed: seeds the operands.
         cores: hardware threads of a node.
-        alone: what one GPU multiplies the whole problem with, where ranks have one each.
+        alone: multiplies the whole problem on one GPU, where ranks have one each.
         gpu: its name.
     """
 
@@ -137,11 +137,9 @@ class MeasureNetwork:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What a message costs: `latency_s` plus `seconds_per_byte` times its length.
+    """The cost of a message: `latency_s` plus `seconds_per_byte` times its length.
 
-    Attributes:
-        latency_s: seconds of a message of no length (alpha in Hockney's model).
-        seconds_per_byte: further seconds for every byte (its beta).
+    These are alpha and beta of Hockney's model.
     """
 
     latency_s: float
@@ -150,7 +148,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The ranks do not agree on what they are asked, or are asked too early."""
+    """The ranks do not agree on a request, or it came too early."""
 
     reason: str
 

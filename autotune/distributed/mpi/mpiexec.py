@@ -36,12 +36,12 @@ def find_mpiexec() -> Path:
 
 
 def launch_command(mpiexec: Path, ranks: int) -> list[str]:
-    """The mpiexec command that starts so many ranks here, whoever is asking.
+    """The mpiexec command that starts so many ranks here.
 
     Open MPI wants to be told that more ranks than cores, and root, are meant.
 
     Raises:
-        AutotuneError: mpiexec does not say which it is.
+        AutotuneError: mpiexec does not print its version.
     """
     command = [str(mpiexec), "-n", str(ranks)]
     asked = [str(mpiexec), "--version"]

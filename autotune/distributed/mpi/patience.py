@@ -1,4 +1,4 @@
-"""How long ranks wait for each other, by which clock, and who may change that."""
+"""The time that ranks wait for each other, its clock, and the variable that changes it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def patience_s(default_s: float = DEFAULT_S) -> float:
 
 
 def is_set() -> bool:
-    """Whether somebody has said how long to wait."""
+    """Tell whether somebody has said how long to wait."""
     return bool(os.environ.get(VARIABLE))
 
 

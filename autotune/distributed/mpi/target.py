@@ -1,4 +1,4 @@
-"""The target `mpi`: ranks to tune on, and the kernel that each of them multiplies with."""
+"""The target `mpi`: ranks to tune on, and kernels of communicators."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
 from autotune.core.processors import affinity_count, usable_processors
 from autotune.core.suggestions import must_be
+from autotune.distributed.named import check_layout, described_gpu
 from autotune.serving.reports import Doctor, Estimates
 from autotune.serving.target import Joined, Option, Placement, Target
 
@@ -39,7 +40,7 @@ MOST_RANKS = 1 << 20
 """More than any MPI library starts here; their grids are still counted in a moment."""
 
 LOCALS = ("cpu", "cuda")
-"""What a rank multiplies on: cores of its node, or a GPU of its own."""
+"""A rank multiplies on cores of its node, or on a GPU of its own."""
 
 _ON_RANKS = {
     "cpu": (
@@ -47,13 +48,13 @@ _ON_RANKS = {
     ),
     "cuda": (("gpus > 0", "this family multiplies on GPUs: tune with --local cuda"),),
 }
-"""What families that leave their local products to a target demand of the ranks."""
+"""Demands on the ranks of families that leave their local products to a target."""
 
 
 class _Doctor(Doctor):
     def examine(self) -> Iterator[Check]:
         """The MPI library, its launcher, and whether two ranks meet."""
-        from autotune.distributed.mpi.examining import examine
+        from autotune.distributed.mpi.identity import examine
 
         return examine()
 
@@ -72,10 +73,10 @@ class MpiTarget(Target):
     """Emitted mpi4py programs on a set of ranks.
 
     Args:
-        ranks: how many to start on this machine; None starts one for each core, or each GPU.
+        ranks: number to start on this machine; None starts one for each core, or each GPU.
         operands: where the operands of the tuned kernel are; one of `PLACEMENTS`.
         attached: ranks that run already, whose rank 0 this process is; then none are started.
-        local: what a rank multiplies on; one of `LOCALS`.
+        local: a rank multiplies on it; one of `LOCALS`.
         comm: an mpi4py communicator to load kernels for; every rank of it loads them.
 
     Raises:
@@ -133,7 +134,7 @@ class MpiTarget(Target):
         from autotune.families.python_source import check_module
 
         return Language(
-            limits=frozenset(each.name for each in fields(MpiLimits)),
+            limits=frozenset(limit.name for limit in fields(MpiLimits)),
             check=check_module,
             names=_mpi_names,
             reserved=lambda operation: frozenset({"mpi_type"}),
@@ -145,7 +146,7 @@ class MpiTarget(Target):
 
     @classmethod
     def placement(cls, fingerprint: DeviceFingerprint) -> Placement:
-        """So many ranks; those of several nodes are started by the user's mpiexec."""
+        """The number of ranks; those of several nodes are started by the user's mpiexec."""
         fields = fingerprint.fields
         ranks, on_gpus = int(fields["ranks"]), "gpus" in fields
         told = {"local": "cuda"} if on_gpus else {}
@@ -163,7 +164,7 @@ class MpiTarget(Target):
 
     @property
     def names_devices(self) -> bool:
-        """Ranks that have a GPU each can be described."""
+        """True for ranks that have a GPU each: those can be described."""
         return self._gpus
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
@@ -173,66 +174,42 @@ class MpiTarget(Target):
         MPI library that is.
         """
         from autotune.distributed.mpi.identity import device_of
-        from autotune.operations.problem import only_gemm
 
         if name is not None and not self._gpus:
             raise InputError(
                 f'a device names a GPU, got {name!r} with target mpi on CPUs: add local="cuda"'
             )
-        if problem is not None and only_gemm(problem, "target mpi").layout != "nn":
-            raise InputError(
-                f"layout must be nn on target mpi, got {problem.label}: transpose the operands"
-            )
+        check_layout(problem, self.name)
         distributed = self._operands == "distributed"
-        gpu = None if name is None else self._named_gpu(name)
-        if gpu is not None and gpu.described:
-            return device_of(self._ranks_with(gpu), gpu, distributed=distributed)
-        return device_of(self.describe(), self._local_device(), distributed=distributed)
+        if name is not None:
+            gpu = described_gpu(name, "ranks of target mpi take the GPUs in turn")
+            if gpu.described:
+                return device_of(self.describe(gpu), gpu, distributed=distributed)
+        if self._gpus:
+            from autotune.gpu.nvidia.device import read_gpu
 
-    @staticmethod
-    def _named_gpu(name: int | str) -> Device:
-        """The GPU of that name, which need not be here."""
-        from autotune.gpu.nvidia.target import CudaTarget
+            return device_of(self.describe(), read_gpu(), distributed=distributed)
+        from autotune.cpu.identity import read_cpu
 
-        if str(name).strip().isdecimal():
-            raise InputError(
-                f"ranks of target mpi take the GPUs in turn, got device {name}: choose them with "
-                "CUDA_VISIBLE_DEVICES"
-            )
-        return CudaTarget().device(None, name)
+        return device_of(self.describe(), read_cpu(), distributed=distributed)
 
-    def _ranks_with(self, gpu: Device) -> RankSet:
-        """Ranks that have each a GPU of a kind that is not here."""
-        from autotune.distributed.mpi.gpu.gpus import expected_gpus
+    def describe(self, gpu: Device | None = None) -> RankSet:
+        """The set of ranks; none are started to find out.
+
+        Args:
+            gpu: of the kind that each of them has, where that is not here.
+        """
+        from autotune.distributed.mpi.gpu.gpus import check_gpus, count_gpus, expected_gpus
         from autotune.distributed.mpi.identity import expected
 
-        ranks = self._ranks or 1
-        return replace(expected(ranks, affinity_count()), gpus=expected_gpus(ranks, gpu))
-
-    def describe(self) -> RankSet:
-        """The set of ranks; none are started to find out."""
-        from autotune.distributed.mpi.identity import expected
-
-        if self._described is not None:
+        if self._described is not None and gpu is None:
             return self._described
         cores = affinity_count()
         if not self._gpus:
             return expected(self._ranks or usable_processors(), cores)
-        from autotune.distributed.mpi.gpu.gpus import check_gpus, count_gpus, expected_gpus
-
-        ranks = self._ranks or count_gpus()
-        gpu = check_gpus(ranks)
-        return replace(expected(ranks, cores), gpus=expected_gpus(ranks, gpu))
-
-    def _local_device(self) -> Device:
-        """What rank 0 multiplies on."""
-        if self._gpus:
-            from autotune.gpu.nvidia.device import read_gpu
-
-            return read_gpu()
-        from autotune.cpu.identity import read_cpu
-
-        return read_cpu()
+        ranks = self._ranks or (count_gpus() if gpu is None else 1)
+        gpus = expected_gpus(ranks, gpu or check_gpus(ranks))
+        return replace(expected(ranks, cores), gpus=gpus)
 
     @contextmanager
     def joined(self, options: Mapping[str, str]) -> Iterator[Joined]:
@@ -265,13 +242,10 @@ class MpiTarget(Target):
                     f"--ranks starts ranks, got {self._ranks} with {count} under mpiexec: leave "
                     "it out"
                 )
-            yield Joined(self._on(ranks), ranks.winners)
+            local = "cuda" if self._gpus else "cpu"
+            yield Joined(MpiTarget(self._ranks, self._operands, ranks, local), ranks.winners)
         finally:
             ranks.dismiss()
-
-    def _on(self, ranks: Ranks) -> MpiTarget:
-        """This target on ranks that run already."""
-        return MpiTarget(self._ranks, self._operands, ranks, "cuda" if self._gpus else "cpu")
 
     def _described_by(self, ranks: RankSet) -> MpiTarget:
         """This target on the ranks of a communicator."""
@@ -288,7 +262,6 @@ class MpiTarget(Target):
         from autotune.distributed.mpi.evaluator import MpiEvaluator
         from autotune.distributed.mpi.local import choose_gpu_local, choose_local
         from autotune.distributed.mpi.ranks.world import World
-        from autotune.operations.problem import only_gemm
 
         if self._comm is not None:
             raise InputError(
@@ -301,16 +274,7 @@ class MpiTarget(Target):
         def choose(wanted: Gemm) -> LocalProduct | GpuProduct:
             return (choose_gpu_local if self._gpus else choose_local)(wanted, work.programs)
 
-        return MpiEvaluator(
-            only_gemm(work.problem, "target mpi"),
-            work.families,
-            work.device,
-            work.programs,
-            ranks,
-            choose,
-            effort=work.effort,
-            seed=work.seed,
-        )
+        return MpiEvaluator(work, ranks, choose)
 
     def kernel(
         self,
@@ -349,7 +313,7 @@ class MpiTarget(Target):
 def _mpi_names(
     family: KernelFamily, constants: Mapping[str, Value], dtype: str, out_dtype: str
 ) -> dict[str, Any]:
-    """What MPI calls the element type."""
+    """MPI's name of the element type."""
     if not DTYPES[dtype].mpi:
         raise FamilyError(
             f"family {family.name!r} cannot have dtype {dtype}: MPI has no such type"

@@ -1,4 +1,4 @@
-"""Which GPU is a rank's, and what the GPUs of a set of ranks are."""
+"""A rank's GPU, and the GPUs of a set of ranks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from autotune.core import session
 from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
 from autotune.core.interpreter import python
-from autotune.distributed.mpi.mapped_files import mapped_files
 from autotune.distributed.mpi.messages import GpuSet
 from autotune.distributed.mpi.patience import patience_s
+from autotune.distributed.mpi.processes import mapped_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,7 +27,7 @@ _taken: Gpu | None = None
 
 
 def count_gpus() -> int:
-    """How many GPUs this process may use.
+    """The number of GPUs that this process may use.
 
     Raises:
         MissingDependencyError: the bindings or the driver are missing, or there is no GPU.
@@ -40,11 +40,11 @@ def count_gpus() -> int:
 
 
 def check_gpus(ranks: int) -> Device:
-    """The GPU that ranks started here have each one like.
+    """The first GPU here; so many ranks have one like it each.
 
     Raises:
         InputError: there are fewer GPUs than ranks.
-        MissingDependencyError: there is none, or what runs kernels on them is not installed.
+        MissingDependencyError: there is none, or a package for them is missing.
     """
     from autotune.gpu.driver import driver
     from autotune.gpu.nvidia.device import read_gpu
@@ -57,7 +57,7 @@ def check_gpus(ranks: int) -> Device:
 
 
 def too_few(ranks: int, gpus: int) -> str:
-    """What to say where ranks of one machine cannot have a GPU each."""
+    """The message where ranks of one machine cannot have a GPU each."""
     have = "1 GPU" if gpus == 1 else f"{gpus} GPUs"
     return f"each rank takes a GPU of its own, got {ranks} ranks with {have}: start {gpus}"
 
@@ -89,13 +89,13 @@ def take_gpu(comm: Intracomm) -> Gpu:
         except AutotuneError as refused:
             error = refused
     mine = (MPI.Get_processor_name(), "" if _taken is None else _taken.bus)
-    told = comm.allgather((error, *mine))
-    for each, _, _ in told:
-        if each is not None:
-            raise each
-    buses = [where for _, *where in told]
+    told = comm.allgather((error, mine))
+    for fault, _ in told:
+        if fault is not None:
+            raise fault
+    buses = [where for _, where in told]
     here = [bus for name, bus in buses if name == mine[0]]
-    if len(set(map(tuple, buses))) < len(buses):
+    if len(set(buses)) < len(buses):
         raise InputError(too_few(len(here), len(set(here))))
     assert _taken is not None
     return _taken
@@ -122,18 +122,13 @@ def describe_gpus(comm: Intracomm) -> GpuSet:
 
 
 def expected_gpus(ranks: int, gpu: Device) -> GpuSet:
-    """The GPUs of ranks started here, as far as is known before they are.
-
-    Args:
-        ranks: how many.
-        gpu: the first of the GPUs.
-    """
+    """The GPUs, all like `gpu`, of ranks started here, as far as is known before they are."""
     aware, nccl = _abilities()
     return GpuSet(gpu.fingerprint.name, ranks, aware, nccl)
 
 
 def takes_gpu_memory() -> bool:
-    """Whether the MPI library, which is loaded and started, says that it is CUDA-aware."""
+    """Ask the MPI library, which is loaded and started, whether it is CUDA-aware."""
     for path in loaded_mpi(mapped_files("self")):
         query = getattr(ctypes.CDLL(path), "MPIX_Query_cuda_support", None)
         if query is not None:
@@ -142,12 +137,12 @@ def takes_gpu_memory() -> bool:
 
 
 def loaded_mpi(paths: Iterable[str]) -> list[str]:
-    """Those of some paths that are MPI libraries."""
+    """The paths of MPI libraries among others."""
     return sorted(path for path in paths if re.search(r"/libmpi(ch)?\.so[.\d]*$", path))
 
 
 def has_nccl() -> bool:
-    """Whether CuPy is here with its binding of NCCL."""
+    """Tell whether CuPy is here with its binding of NCCL."""
     try:
         from cupy.cuda import nccl
     except ImportError:

@@ -7,13 +7,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.distributed.mpi.processes import RANK_NAMES, SIZE_NAMES, number_in, unlink_segments
 from autotune.distributed.mpi.ranks.guard import Guard
-from autotune.distributed.mpi.ranks.launched import RANK_NAMES, SIZE_NAMES, told
-from autotune.distributed.mpi.ranks.leftovers import unlink_segments
 from autotune.distributed.mpi.ranks.meeting import check_same
-from autotune.distributed.mpi.ranks.quiet import tell
-from autotune.distributed.mpi.ranks.ranks import Together, confirm, describe, follow
-from autotune.distributed.mpi.ranks.session import Session
+from autotune.distributed.mpi.ranks.ranks import (
+    Session,
+    Together,
+    confirm,
+    describe,
+    follow,
+    send_all,
+)
 from autotune.measuring.processes import GRACE_S
 
 if TYPE_CHECKING:
@@ -26,24 +30,24 @@ if TYPE_CHECKING:
 
 
 def under_mpiexec() -> bool:
-    """Whether this process is one of several ranks; asked without starting MPI."""
-    return (told(SIZE_NAMES, os.environ) or 1) > 1
+    """Tell, without starting MPI, whether this process is one of several ranks."""
+    return (number_in(SIZE_NAMES, os.environ) or 1) > 1
 
 
 def is_first() -> bool:
-    """Whether this process is rank 0 under an mpiexec; asked without starting MPI."""
-    return not told(RANK_NAMES, os.environ)
+    """Tell, without starting MPI, whether this process is rank 0 under an mpiexec."""
+    return not number_in(RANK_NAMES, os.environ)
 
 
 def attach(options: Mapping[str, object], *, gpus: bool = False) -> AttachedRanks | Any:
-    """On rank 0 all the ranks under this mpiexec; elsewhere what rank 0 leaves them with.
+    """On rank 0 all the ranks under this mpiexec; elsewhere the winners that rank 0 leaves.
 
     The other ranks return when rank 0 dismisses them. Whatever happens to any rank, from here on
-    all of them end with a line that says what, within the time that ranks wait for each other.
+    all of them end with a line that says so, within the time that ranks wait for each other.
 
     Args:
-        options: what this rank was asked for; the same on all of them.
-        gpus: whether each rank takes a GPU of its own.
+        options: of the command; the same on all of them.
+        gpus: each rank takes a GPU of its own.
 
     Raises:
         OperandError: the ranks were not asked for the same, on every rank.
@@ -70,13 +74,13 @@ class AttachedRanks:
     They cannot be started again: a request that is not answered in time ends them all, with a
     line that says why. Every rank makes its part of the set, rank 0 by this constructor.
 
-    Attributes:
-        winners: what the other ranks are left with in the end; JSON-able.
-
     Args:
         comm: the ranks; a communicator of their own, with no other traffic.
         guard: this rank's, which ends it in time.
-        gpus: whether each takes a GPU of its own.
+        gpus: each takes a GPU of its own.
+
+    Attributes:
+        winners: left to the other ranks in the end; JSON-able.
     """
 
     def __init__(self, comm: Intracomm, guard: Guard, *, gpus: bool = False) -> None:
@@ -87,7 +91,7 @@ class AttachedRanks:
         self._session = Session(comm)
 
     def describe(self) -> RankSet:
-        """What the set consists of."""
+        """The ranks, as they describe themselves."""
         return self._described
 
     def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
@@ -106,18 +110,18 @@ class AttachedRanks:
             "is too slow): start again; all of them are ended"
         )
         with self._guard.within(timeout_s, late), Together(self._comm):
-            tell(self._comm, ("request", request))
+            send_all(self._comm, ("request", request))
             return self._session.handle(request)
 
     def renew(self) -> None:
-        """Nothing: only who started them can start others."""
+        """Do nothing: only their mpiexec can start others."""
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        """Nothing: the others wait for `dismiss`, so that a next problem finds them."""
+        """Do nothing: the others wait for `dismiss`, so that a next problem finds them."""
 
     def dismiss(self) -> None:
         """Let the other ranks go, each with the winners, which `follow` returns there."""
         late = f"not all of {self._comm.size} ranks ended within {self._guard.limit_s:g} s"
         with self._guard.within(self._guard.limit_s, f"{late}: all of them are ended"):
-            tell(self._comm, ("end", self.winners))
+            send_all(self._comm, ("end", self.winners))
             confirm(self._comm, self.winners)

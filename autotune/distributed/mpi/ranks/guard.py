@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING
 
 from autotune.core.interpreter import python
 from autotune.distributed.mpi.patience import VARIABLE, OwnTime, patience_s
-from autotune.distributed.mpi.ranks.launched import (
+from autotune.distributed.mpi.processes import (
     NODE_NAMES,
     RANK_NAMES,
     SIZE_NAMES,
     local_ranks,
+    mapped,
+    named_ranks,
+    number_in,
     process_of,
-    told,
+    unlink,
 )
-from autotune.distributed.mpi.ranks.leftovers import mapped, unlink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,17 +72,12 @@ class Guard:
             os.close(theirs)
 
     def limit(self, seconds: float, line: str) -> None:
-        """End all ranks after that many seconds, unless something else is said until then.
-
-        Args:
-            seconds: from now on.
-            line: what to say then.
-        """
-        self._tell([seconds, line])
+        """End all ranks with a line after that many seconds, unless something else is said."""
+        self._send([seconds, line])
 
     def relax(self) -> None:
-        """End nobody but a rank that is stopped."""
-        self._tell(None)
+        """End only a rank that is stopped."""
+        self._send(None)
 
     @contextlib.contextmanager
     def within(self, seconds: float, line: str) -> Iterator[None]:
@@ -91,18 +88,13 @@ class Guard:
         finally:
             self.relax()
 
-    def _tell(self, command: object) -> None:
+    def _send(self, command: object) -> None:
         with contextlib.suppress(OSError):  # killed: a rank works without
             os.write(self._commands, json.dumps(command).encode() + b"\n")
 
 
 def watch(parent: int, limit_s: float) -> None:
-    """Be the guard of a rank, until either ends.
-
-    Args:
-        parent: the rank's process.
-        limit_s: seconds that ranks wait for each other.
-    """
+    """Guard a rank, of that process, until either ends; ranks wait `limit_s` for each other."""
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     joining: _Joining | None = _Joining(parent, limit_s)
@@ -131,7 +123,7 @@ def watch(parent: int, limit_s: float) -> None:
 
 
 class _Stopped:
-    """Whether the rank has been stopped by a signal for too long."""
+    """Notices that the rank has been stopped by a signal for too long."""
 
     def __init__(self, parent: int, limit_s: float) -> None:
         self._parent = parent
@@ -139,7 +131,7 @@ class _Stopped:
         self._for: OwnTime | None = None
 
     def look(self) -> str:
-        """What is wrong; nothing where nothing is."""
+        """The fault; empty where there is none."""
         process = process_of(self._parent)
         if process is None or process.state != "T":
             self._for = None
@@ -148,25 +140,26 @@ class _Stopped:
         if self._for.look() < self._limit_s:
             return ""
         return (
-            f"rank {told(RANK_NAMES, os.environ)} is stopped since {self._limit_s:g} s, and the "
-            f"others wait for it: continue a rank sooner, or set {VARIABLE}; all of them are ended"
+            f"rank {number_in(RANK_NAMES, os.environ)} is stopped since {self._limit_s:g} s, and "
+            f"the others wait for it: continue a rank sooner, or set {VARIABLE}; all of them are "
+            "ended"
         )
 
 
 class _Joining:
-    """Which ranks do not come while MPI starts."""
+    """Notices ranks that do not come while MPI starts."""
 
     def __init__(self, parent: int, limit_s: float) -> None:
         self._parent = parent
         self._limit_s = limit_s
         self._waited, self._without = OwnTime(2 * _TICK_S), OwnTime(2 * _TICK_S)
-        self._rank = told(RANK_NAMES, os.environ)
-        self._size = told(SIZE_NAMES, os.environ)
-        self._here = told(NODE_NAMES, os.environ)
+        self._rank = number_in(RANK_NAMES, os.environ)
+        self._size = number_in(SIZE_NAMES, os.environ)
+        self._here = number_in(NODE_NAMES, os.environ)
         self._seen: set[int] = set()
 
     def look(self) -> str:
-        """What is wrong; nothing where nothing is."""
+        """The fault; empty where there is none."""
         ranks = local_ranks(self._parent)
         self._seen |= ranks.keys()
         joined = {
@@ -180,7 +173,7 @@ class _Joining:
         if not (ended or few):
             self._without = OwnTime(2 * _TICK_S)
         elif self._without.look() > min(ENDED_S, self._limit_s) + turn_s:
-            who = _named(ended) if ended else "a rank of this node"
+            who = named_ranks(ended) if ended else "a rank of this node"
             return (
                 f"{who} of {self._size} ended before joining the others: give every rank the same "
                 "command, with valid options; all of them are ended"
@@ -191,13 +184,13 @@ class _Joining:
         stopped = [rank for rank, found in ranks.items() if found.stopped]
         if stopped:
             return (
-                f"{_named(stopped)} of {self._size} is stopped and has {within}: continue it, or "
-                "start again; all of them are ended"
+                f"{named_ranks(stopped)} of {self._size} is stopped and has {within}: continue "
+                "it, or start again; all of them are ended"
             )
         absent = sorted(ranks.keys() - joined)
         if absent:
             return (
-                f"{_named(absent)} of {self._size} has {within} and runs "
+                f"{named_ranks(absent)} of {self._size} has {within} and runs "
                 f"`{ranks[absent[0]].command:.120}`: give every rank the same command; all of "
                 "them are ended"
             )
@@ -211,7 +204,3 @@ class _Joining:
         if self._size is not None and self._here == self._size:
             return set(range(self._size))
         return self._seen
-
-
-def _named(ranks: list[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

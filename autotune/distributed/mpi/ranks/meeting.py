@@ -1,9 +1,9 @@
-"""Waiting for other ranks with an end: what is waited for, and who does not come.
+"""Waiting for other ranks with an end, and naming those that do not come.
 
 The wait itself is a non-blocking collective operation that is looked at now and then. Only when it
-takes too long do ranks send messages: a roll is called, and who waits for the same answers. Waits
-of a communicator are numbered, since what a rank sends may be read when it waits for another one.
-What is blocking comes after, when every rank is known to be there.
+takes too long do ranks send messages: a roll is called, and ranks in the same wait answer. Waits
+of a communicator are numbered, since a message may be read in a later wait than it was sent in.
+Blocking operations come after, when every rank is known to be there.
 """
 
 from __future__ import annotations
@@ -12,18 +12,25 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.distributed.mpi.patience import VARIABLE, OwnTime, patience_s
-from autotune.distributed.mpi.ranks.launched import local_ranks
-from autotune.distributed.mpi.ranks.leftovers import mapped, unlink
+from autotune.distributed.mpi.processes import local_ranks, mapped, named_ranks, unlink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mpi4py.MPI import Intracomm, Request
+
+    from autotune.distributed.mpi.gpu.rank import GpuRank
+    from autotune.distributed.mpi.loading import MakePlan
+
+_Loaded = TypeVar("_Loaded", "MakePlan", "GpuRank")
+
+COMPILING = 5.0
+"""How often the usual time ranks wait for each other where each compiles a kernel."""
 
 _TAG_BELOW_MAXIMUM = 7
 """The roll's tag is so far below the largest: on a user's communicator it is nobody else's."""
@@ -38,12 +45,12 @@ _NAP_SHARE = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What a rank waits for, with all others of a communicator.
+    """A wait with all other ranks of a communicator.
 
     Attributes:
         name: for people, as in "rank 3 of 4 did not make {name}".
         limit_s: seconds after which those who do not come are named.
-        ends: whether all ranks are ended then; if not, they go on waiting.
+        ends: all ranks are ended then; if not, they go on waiting.
     """
 
     name: str
@@ -56,9 +63,9 @@ class _Waits:
     """The waits of a communicator, which all its ranks make in the same order.
 
     Attributes:
-        made: how many this rank has made.
-        under_way: which wait other ranks have said they are in, counted from 0, by rank.
-        gone: how many waits ranks that have ended have made, and what they said last, by rank.
+        made: number of waits that this rank has made.
+        under_way: by rank, the wait that it has said it is in, counted from 0.
+        gone: by rank that has ended, the waits that it has made, and its last words.
     """
 
     made: int = 0
@@ -84,7 +91,7 @@ def meet(comm: Intracomm, name: str, *, patience: float = 1.0) -> None:
     Args:
         comm: the ranks.
         name: what they meet for, as in `Waiting`.
-        patience: how often the usual time that is to be waited.
+        patience: a factor of the usual time.
 
     Raises:
         InputError: the environment variable for the time limit is not a number.
@@ -111,10 +118,35 @@ def check_same(comm: Intracomm, **arguments: object) -> None:
 
 
 def share_error(comm: Intracomm, error: AutotuneError | None) -> None:
-    """Raise on every rank what went wrong on any; the first counts."""
-    for each in comm.allgather(error):
-        if each is not None:
-            raise each
+    """Raise on every rank the first error of any."""
+    for found in comm.allgather(error):
+        if found is not None:
+            raise found
+
+
+def load_on_all(comm: Intracomm, load: Callable[[], _Loaded], *, name: str = "") -> _Loaded:
+    """Load something on every rank; the first error of any is raised on all, and nothing stays.
+
+    Args:
+        comm: the ranks.
+        load: this rank's part.
+        name: of the wait for others, `COMPILING` times the usual; empty waits without end.
+    """
+    error, loaded = None, None
+    try:
+        loaded = load()
+    except AutotuneError as refused:
+        error = refused
+    if name:
+        meet(comm, name, patience=COMPILING)
+    try:
+        share_error(comm, error)
+    except AutotuneError:
+        if loaded is not None:
+            loaded.close()
+        raise
+    assert loaded is not None
+    return loaded
 
 
 def wait(comm: Intracomm, request: Request, waiting: Callable[[], Waiting]) -> None:
@@ -126,7 +158,7 @@ def wait(comm: Intracomm, request: Request, waiting: Callable[[], Waiting]) -> N
     Args:
         comm: the ranks.
         request: the operation.
-        waiting: what it is for; asked only where it takes a while.
+        waiting: describes the wait; asked only where it takes a while.
     """
     waits = _waits(comm)
     started = time.perf_counter()
@@ -139,12 +171,7 @@ def wait(comm: Intracomm, request: Request, waiting: Callable[[], Waiting]) -> N
 
 
 def say_gone(comm: Intracomm, reason: str) -> None:
-    """Tell the others that this rank ends and will not take part in any further wait.
-
-    Args:
-        comm: the ranks.
-        reason: why it ends.
-    """
+    """Tell the others why this rank ends; it will not take part in any further wait."""
     _send(comm, ("gone", _waits(comm).made, reason))
 
 
@@ -177,7 +204,7 @@ def _wait_long(comm: Intracomm, request: Request, waiting: Waiting, waits: _Wait
 
 
 def _hear(comm: Intracomm, waits: _Waits) -> None:
-    """Take in what others have sent."""
+    """Take in messages of others."""
     from mpi4py import MPI
 
     status = MPI.Status()
@@ -190,7 +217,7 @@ def _hear(comm: Intracomm, waits: _Waits) -> None:
 
 
 def _report(comm: Intracomm, waiting: Waiting, waits: _Waits) -> bool:
-    """Say who does not come, and end all ranks if that is to be; whether there was any to name."""
+    """Name ranks that do not come, and end all if that is to be; False if there are none."""
     ended = waits.ended()
     if ended:
         rank, reason = min(ended.items())
@@ -204,10 +231,10 @@ def _report(comm: Intracomm, waiting: Waiting, waits: _Waits) -> bool:
     stopped = _stopped(comm, absent or list(range(comm.size)))
     if not absent and not stopped:
         return False
-    line = f"{_named(absent or stopped)} of {comm.size} did not make {waiting.name} within "
+    line = f"{named_ranks(absent or stopped)} of {comm.size} did not make {waiting.name} within "
     line += f"{waiting.limit_s:g} s"
     if stopped:
-        line += f" ({_named(stopped)} is stopped)"
+        line += f" ({named_ranks(stopped)} is stopped)"
     if waiting.ends or stopped:
         end_all(comm, f"{line}, and every rank must (or set {VARIABLE}): all of them are ended")
     print(
@@ -217,12 +244,6 @@ def _report(comm: Intracomm, waiting: Waiting, waits: _Waits) -> bool:
         flush=True,
     )
     return True
-
-
-def _named(ranks: list[int]) -> str:
-    """Some of a communicator's ranks, the first few by number."""
-    more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:8]))}{more}"
 
 
 def _stopped(comm: Intracomm, ranks: list[int]) -> list[int]:
@@ -252,7 +273,7 @@ def _waits(comm: Intracomm) -> _Waits:
 
 @session.cached()
 def _key() -> int:
-    """What communicators keep their waits under."""
+    """The attribute that communicators keep their waits in."""
     from mpi4py import MPI
 
     return MPI.Comm.Create_keyval()

@@ -1,14 +1,15 @@
-"""Operands of a check, placed where a distributed program takes them."""
+"""Operands of a check, placed where a distributed program takes them, between guard zones."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+import zlib
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from autotune.distributed.mpi.ranks.blocks import Block, block_of, checksum
 from autotune.measuring.rig import OTHER_CONTENTS
+from autotune.operations.guarded import GuardedArray
 from autotune.operations.problem import GEMM
 from autotune.operations.verification import ProductCheck, Verdict
 
@@ -23,15 +24,67 @@ if TYPE_CHECKING:
     from autotune.operations.references import Matrix
 
 
+class Block(Protocol):
+    """A rank's block of an operand, at an address of its own, which stays.
+
+    Attributes:
+        operand: as a plan takes it.
+    """
+
+    operand: Any
+
+    def write(self, values: Matrix) -> None:
+        """Store a block; all around it becomes guard."""
+
+    def read(self) -> tuple[Matrix, bool]:
+        """The block on the host, and True if the guards are what they were."""
+
+
+class _HostBlock:
+    def __init__(self, shape: tuple[int, int], dtype: str) -> None:
+        self._guarded = GuardedArray(shape, dtype)
+        self.operand = self._guarded.array
+
+    def write(self, values: Matrix) -> None:
+        self._guarded.poison()
+        self.operand[...] = values
+
+    def read(self) -> tuple[Matrix, bool]:
+        return self.operand, self._guarded.damage() is None
+
+
+class _GpuBlock:
+    def __init__(self, shape: tuple[int, int], dtype: str, gpu: GpuRank) -> None:
+        from autotune.gpu.measure import memory as guarded
+
+        self._gpu = gpu
+        self._guarded = guarded.GuardedMatrix(gpu.machine.ordinal, shape, dtype)
+        matrix = self._guarded.matrix
+        self.operand = gpu.at(matrix.address, shape, matrix.dtype, self._guarded)
+
+    def write(self, values: Matrix) -> None:
+        self._gpu.synchronize()
+        self._guarded.write(values)
+
+    def read(self) -> tuple[Matrix, bool]:
+        self._gpu.synchronize()
+        return self._guarded.read()
+
+
+def checksum(block: Matrix) -> int:
+    """A number that is equal for equal elements."""
+    return zlib.crc32(np.ascontiguousarray(block).data.cast("B")) if block.size else 0
+
+
 class PlacedCheck:
     """One check as all ranks see it; every method is called by all of them.
 
     Args:
         comm: the ranks.
-        case: what is multiplied.
+        case: the product.
         check: operands and reference, on rank 0; None elsewhere.
-        plan: what multiplies them.
-        distributed: whether every rank keeps blocks, or rank 0 everything.
+        plan: multiplies them.
+        distributed: every rank keeps blocks, instead of rank 0 everything.
         dtype: element type of the operands.
         gpu: this rank's, in whose memory the blocks are; None where that is the host's.
     """
@@ -63,7 +116,7 @@ class PlacedCheck:
 
     @property
     def contents(self) -> int:
-        """How many contents A and B of the problem have in turns."""
+        """Number of contents that A and B of the problem have in turns."""
         return 1 + len(OTHER_CONTENTS)
 
     def turn(self) -> None:
@@ -77,13 +130,16 @@ class PlacedCheck:
             self._check.prepare()
         if self._distributed:
             values = self._hand_out()
-            self._sums = [checksum(each) for each in values[:2]]
+            self._sums = [checksum(block) for block in values[:2]]
             if not self._blocks:  # and then at the addresses that the program knows
                 self._blocks = [
-                    block_of((len(each), each.shape[1]), self._dtype, self._gpu) for each in values
+                    _HostBlock(block.shape, self._dtype)
+                    if self._gpu is None
+                    else _GpuBlock(block.shape, self._dtype, self._gpu)
+                    for block in values
                 ]
-            for block, each in zip(self._blocks, values, strict=True):
-                block.write(each)
+            for block, content in zip(self._blocks, values, strict=True):
+                block.write(content)
 
     def call(self) -> None:
         """Multiply."""
@@ -97,15 +153,11 @@ class PlacedCheck:
             self._plan.from_root(None, None, None, alpha, beta)
 
     def judge(self, accuracy: str) -> Verdict:
-        """Judge memory and result after a call that followed `prepare`: alike on every rank.
-
-        Args:
-            accuracy: the accuracy class that the program promises.
-        """
+        """Judge memory and result after a call that followed `prepare`: alike on every rank."""
         return self._judge(ProductCheck.judge, accuracy)
 
     def judge_again(self, accuracy: str) -> Verdict:
-        """The same after one of many calls: what was right before is not computed again."""
+        """The same after one of many calls: a result that was right is not computed again."""
         return self._judge(ProductCheck.judge_again, accuracy)
 
     def _judge(self, judge: Callable[[ProductCheck, str], Verdict], accuracy: str) -> Verdict:
@@ -118,7 +170,7 @@ class PlacedCheck:
         return verdict
 
     def _flaw(self) -> str:
-        """What a call has done to this rank's blocks that it must not, if anything."""
+        """The harm that a call has done to this rank's blocks, if any."""
         for number, (name, block) in enumerate(zip("ABC", self._blocks, strict=False)):
             self._result, intact = block.read()
             if not intact:
@@ -144,7 +196,7 @@ class PlacedCheck:
             block[...] = mine
 
     def _hand_out(self) -> list[Matrix]:
-        """This rank's blocks of A, B and C; each is a message of its own, however large."""
+        """This rank's blocks of A, B and C, each a message of its own, however large."""
         if self._check is not None and self._homes is not None:
             whole = self._check.a, self._check.b, self._check.c
             for rank, homes in enumerate(self._homes[1:], 1):
@@ -155,7 +207,6 @@ class PlacedCheck:
             ]
         blocks = []
         for rows, columns in self._plan.homes():
-            shape = rows[1] - rows[0], columns[1] - columns[0]
-            blocks.append(np.empty(shape, self._dtype))
+            blocks.append(np.empty((rows[1] - rows[0], columns[1] - columns[0]), self._dtype))
             self._comm.Recv(blocks[-1], 0)
         return blocks

@@ -1,4 +1,4 @@
-"""Being a rank: which MPI this is, and answering requests until there are no more."""
+"""Being a rank: which MPI this is, and handling requests, in step with all others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import resource
 import signal
 import socket
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +17,30 @@ from autotune.core.errors import AutotuneError
 from autotune.core.processors import affinity_count
 from autotune.distributed.mpi.gpu.gpus import describe_gpus
 from autotune.distributed.mpi.identity import parse_library
-from autotune.distributed.mpi.messages import FAULT, RankSet, Request
-from autotune.distributed.mpi.ranks.leftovers import unlink_segments
-from autotune.distributed.mpi.ranks.quiet import listen, tell
-from autotune.distributed.mpi.ranks.session import Session
+from autotune.distributed.mpi.messages import (
+    FAULT,
+    MeasureNetwork,
+    RankSet,
+    Refused,
+    Request,
+    Setup,
+)
+from autotune.distributed.mpi.processes import unlink_segments
+from autotune.distributed.mpi.ranks.rig import MpiRig
+from autotune.distributed.mpi.ranks.timing import measure_network
 from autotune.measuring.channel import Channel
 from autotune.measuring.replies import encode
+from autotune.measuring.trial import Trials
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from mpi4py.MPI import Intracomm
+
+NAP_S = 5e-4
+"""Sleep of a rank between two looks: a request costs that much at most before it is seen."""
+
+_TAG = 7
 
 
 def describe(comm: Intracomm, *, gpus: bool = False) -> RankSet:
@@ -34,42 +48,59 @@ def describe(comm: Intracomm, *, gpus: bool = False) -> RankSet:
 
     Args:
         comm: the ranks.
-        gpus: whether each takes a GPU of its own.
+        gpus: each takes a GPU of its own.
 
     Raises:
         InputError: there are fewer GPUs than ranks.
-        MissingDependencyError: there is no GPU, or what runs kernels on it is missing.
+        MissingDependencyError: there is no GPU, or a package for it is missing.
     """
     from mpi4py import MPI
 
-    host = MPI.Get_processor_name()
-    cores = dict(comm.allgather((host, affinity_count())))
-    library, version, transport = parse_library(MPI.Get_library_version())
-    return RankSet(
-        comm.size,
-        len(cores),
-        sum(cores.values()),
-        library,
-        version,
-        transport,
-        describe_gpus(comm) if gpus else None,
-    )
+    cores = dict(comm.allgather((MPI.Get_processor_name(), affinity_count())))
+    library = parse_library(MPI.Get_library_version())
+    found = describe_gpus(comm) if gpus else None
+    return RankSet(comm.size, len(cores), sum(cores.values()), *library, found)
+
+
+class Session:
+    """One rank's part in handling requests, of which all handle the same, in the same order."""
+
+    def __init__(self, comm: Intracomm) -> None:
+        self._comm = comm
+        self._trials: Trials | None = None
+
+    def handle(self, request: Request) -> object:
+        """Do what is asked; the answer is what rank 0 returns."""
+        if isinstance(request, Setup):
+            self._trials = Trials(MpiRig(self._comm, request), request.effort)
+            return None
+        if isinstance(request, MeasureNetwork):
+            return measure_network(self._comm)
+        if self._trials is None:
+            return Refused(f"{type(request).__name__} came before Setup")
+        return self._trials(request)
+
+
+def send_all(comm: Intracomm, message: Any) -> None:
+    """Send a picklable message from rank 0 to every other rank, which is in `follow`."""
+    for request in [comm.isend(message, rank, _TAG) for rank in range(1, comm.size)]:
+        request.wait()
 
 
 def follow(comm: Intracomm, *, gpus: bool = False) -> Any:
     """Answer rank 0's requests, as any other rank, until it says that it is the last.
 
-    Args:
-        comm: the ranks.
-        gpus: as rank 0 has it.
+    Between requests the rank sleeps, where MPI's own calls would spin.
 
     Returns:
-        What rank 0 leaves everybody with.
+        The content of rank 0's last message.
     """
     describe(comm, gpus=gpus)  # as rank 0 does, and all have to
     session = Session(comm)
     while True:
-        kind, content = listen(comm)
+        while not comm.iprobe(0, _TAG):
+            time.sleep(NAP_S)
+        kind, content = comm.recv(source=0, tag=_TAG)
         if kind == "end":
             confirm(comm, content)
             return content
@@ -78,11 +109,7 @@ def follow(comm: Intracomm, *, gpus: bool = False) -> Any:
 
 
 def confirm(comm: Intracomm, content: Any) -> None:
-    """Check that every rank has been left with the same, which is JSON-able.
-
-    Raises:
-        AutotuneError: they have not.
-    """
+    """Check that every rank has been left with the same, which is JSON-able."""
     text = json.dumps(content, sort_keys=True)
     if len(set(comm.allgather(text))) > 1:
         raise AutotuneError(f"ranks end with different winners: {text:.200} is one of them")
@@ -124,7 +151,7 @@ def main(address: str, *, gpus: bool) -> None:
 
     Args:
         address: the Unix socket on which it waits for rank 0.
-        gpus: whether each takes a GPU of its own.
+        gpus: each takes a GPU of its own.
     """
     from mpi4py import MPI
 
@@ -144,11 +171,11 @@ def main(address: str, *, gpus: bool) -> None:
         _next(channel)  # who the ranks are is asked first
         channel.answer(encode(described))
         while (request := _next(channel)) is not None:
-            tell(comm, ("request", request))
+            send_all(comm, ("request", request))
             reply = encode(session.handle(request))
             with contextlib.suppress(OSError):  # nobody is there to read it: the next is the end
                 channel.answer(reply)
-        tell(comm, ("end", None))
+        send_all(comm, ("end", None))
         confirm(comm, None)
 
 

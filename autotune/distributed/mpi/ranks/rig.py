@@ -17,6 +17,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.distributed.mpi.loading import MakePlan, load_product, load_program
 from autotune.distributed.mpi.messages import MpiProgram, Setup
+from autotune.distributed.mpi.ranks.meeting import load_on_all
 from autotune.distributed.mpi.ranks.operands import PlacedCheck
 from autotune.distributed.mpi.ranks.timing import time_together, timed_together
 from autotune.families.program_cache import ProgramCache
@@ -45,12 +46,12 @@ class NotLoadedError(CompileError):
 class MpiRig:
     """One problem: its operands, on rank 0; see `autotune.measuring.rig.Rig`.
 
-    Every rank has one and does the same with it, so all that it decides by must be alike on all:
-    times and verdicts are exchanged.
+    Every rank has one and does the same with it, so all grounds of decisions must be alike on
+    all: times and verdicts are exchanged.
 
     Args:
         comm: the ranks.
-        setup: what is to be measured.
+        setup: the task.
     """
 
     # Processes are held up by others more often than one is, and the first run also opens
@@ -98,10 +99,11 @@ class MpiRig:
         check, interval = self.checks.get(self.large), self.setup.effort.interval
         if alone is not None:
             gpu = self._on_all(lambda: load_product(alone, self._programs, self.comm))
-            if check is None:
-                yield _QuietBench()
-            else:
-                yield ClockedBench(check, _on_gpu(gpu, check), interval)
+            yield (
+                _QuietBench()
+                if check is None
+                else ClockedBench(check, _on_gpu(gpu, check), interval)
+            )
             gpu.close()
             return
         if check is None:
@@ -132,28 +134,17 @@ class MpiRig:
         return tuple(numpy_vendor(numpy_blas(), threads) for threads in counts)
 
     def failure(self, error: Exception) -> Evaluated | None:
-        """What no rank can load; after any other error the ranks are not in step any more."""
+        """A failure of all ranks to load; after other errors they are not in step any more."""
         if isinstance(error, NotLoadedError):
             return Evaluated(Measurement(Outcome.COMPILE_FAILED, reason=str(error)))
         return None
 
     def _on_all(self, load: Callable[[], _Resource]) -> _Resource:
-        """What every rank loads.
-
-        Raises:
-            NotLoadedError: it cannot be loaded, on any of them.
-        """
-        error, loaded = "", None
+        """Load something on every rank, or raise NotLoadedError on all of them."""
         try:
-            loaded = load()
-        except AutotuneError as refused:
-            error = str(refused) or type(refused).__name__
-        errors = [text for text in self.comm.allgather(error) if text]
-        if errors or loaded is None:
-            if loaded is not None:
-                loaded.close()
-            raise NotLoadedError(errors[0])
-        return loaded
+            return load_on_all(self.comm, load)
+        except AutotuneError as error:
+            raise NotLoadedError(str(error) or type(error).__name__) from None
 
 
 def _on_gpu(gpu: GpuRank, check: ProductCheck) -> Callable[[], object]:
@@ -183,15 +174,8 @@ class _Loaded:
     def place(self, case: Case) -> Iterator[RankBench]:
         rig, setup = self._rig, self._rig.setup
         plan = self._make_plan(rig.comm, *case.sizes)
-        placed = PlacedCheck(
-            rig.comm,
-            case,
-            rig.checks.get(case),
-            plan,
-            setup.distributed,
-            setup.problem.dtype,
-            self._make_plan.gpu,
-        )
+        check, dtype, gpu = rig.checks.get(case), setup.problem.dtype, self._make_plan.gpu
+        placed = PlacedCheck(rig.comm, case, check, plan, setup.distributed, dtype, gpu)
         with np.errstate(all="ignore"):  # of NaN and infinity, which NumPy would tell users of
             yield RankBench(rig.comm, placed, setup.effort.interval)
         plan.free()  # not after an error: what fails on one rank is not met by the others
@@ -209,7 +193,7 @@ class RankBench(ClockedBench):
     Args:
         comm: the ranks.
         placed: the operands, wherever they are.
-        interval: relative width of the confidence interval at which a median is known.
+        interval: see `ClockedBench`.
     """
 
     def __init__(self, comm: Intracomm, placed: PlacedCheck, interval: float) -> None:
@@ -244,7 +228,7 @@ class RankBench(ClockedBench):
 
 
 class _QuietBench(ClockedBench):
-    """What a rank does while rank 0 is at work alone: nothing."""
+    """Does nothing, while rank 0 is at work alone."""
 
     def __init__(self) -> None:
         pass  # there are no operands, and no calls

@@ -20,8 +20,7 @@ from autotune.cpu.baseline import BRIEF_SPIN
 from autotune.distributed.mpi.messages import FAULT, RankSet, Reply, Request
 from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
 from autotune.distributed.mpi.patience import VARIABLE, patience_s
-from autotune.distributed.mpi.ranks.launched import descendants, processes
-from autotune.distributed.mpi.ranks.leftovers import mapped, sweep, unlink
+from autotune.distributed.mpi.processes import descendants, mapped, processes, sweep, unlink
 from autotune.measuring.channel import Channel
 from autotune.measuring.processes import (
     GRACE_S,
@@ -54,8 +53,7 @@ class Ranks(Protocol):
     """A set of ranks that requests can be put to, one after the other."""
 
     def describe(self) -> RankSet:
-        """What the set consists of."""
-        ...
+        """The ranks, as they describe themselves."""
 
     def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
         """The reply, or a `Failure`; after one the set is as new, or there is no set any more.
@@ -63,15 +61,12 @@ class Ranks(Protocol):
         Raises:
             OutOfTimeError: the run that the request is made for was over first.
         """
-        ...
 
     def renew(self) -> None:
         """Have the next request handled by ranks that have done nothing else, where possible."""
-        ...
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        """End what was started."""
-        ...
+        """End the ranks, if they were started here."""
 
 
 class World(Closing):
@@ -85,9 +80,9 @@ class World(Closing):
     PR_SET_PDEATHSIG), so a world belongs to one thread.
 
     Args:
-        ranks: how many to start.
+        ranks: number to start.
         threads: the most threads that the local product of a rank may use.
-        gpus: whether each takes a GPU of its own.
+        gpus: each takes a GPU of its own.
     """
 
     def __init__(self, ranks: int, threads: int = 1, *, gpus: bool = False) -> None:
@@ -111,9 +106,6 @@ class World(Closing):
         """Start the ranks unless they run; how they describe themselves.
 
         Ranks that are lost while they start are started once more.
-
-        Args:
-            deadline: of the run that wants to know.
 
         Raises:
             AutotuneError: they do not start.
@@ -187,7 +179,7 @@ class NotStartedError(AutotuneError):
 
 
 class _Started:
-    """A running mpiexec, the socket to its rank 0, and what all ranks printed.
+    """A running mpiexec, the socket to its rank 0, and the output of all ranks.
 
     Raises:
         NotStartedError: the ranks end first, or take too long.
@@ -248,7 +240,7 @@ class _Started:
         self._finalizer()
 
     def epitaph(self) -> str:
-        """How the ranks ended, in one line: what the first of them to fail said of it."""
+        """The ranks' end in one line: the last words of the first of them to fail."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(5.0)
         self._printed.seek(max(0, self._printed.seek(0, os.SEEK_END) - 20_000))
@@ -263,7 +255,6 @@ class _Started:
         return f"a rank was lost, mpiexec ended with {code}: {told[:200]}".rstrip(": ")
 
     def _accept(self, listener: socket.socket, run: Deadline) -> Channel:
-        """The channel to rank 0, as soon as it makes one."""
         listener.settimeout(LOOK_S)
         while time.monotonic() < self._until:
             if run.over:
@@ -280,7 +271,7 @@ class _Started:
         )
 
     def _hear(self, run: Deadline) -> RankSet:
-        """How the ranks describe themselves, once they have started."""
+        """The ranks' description of themselves, once they have started."""
         try:
             self.channel.ask(None)
             content = _heard(self.channel, max(0.0, self._until - time.monotonic()), run)
@@ -311,7 +302,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """End mpiexec and all that it started, also what is stopped or has just been started."""
     if process.poll() is not None:
         return
-    family = [each.pid for each in descendants(process.pid, processes())]
+    family = [one.pid for one in descendants(process.pid, processes())]
     segments = mapped(family)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
