@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import subprocess
 from dataclasses import replace
 from importlib import metadata
@@ -19,7 +18,7 @@ from autotune.core.installing import install_hint
 from autotune.core.interpreter import python
 from autotune.core.limits import MpiLimits
 from autotune.distributed.mpi.messages import RankSet
-from autotune.distributed.mpi.mpiexec import find_mpiexec
+from autotune.distributed.mpi.mpiexec import find_mpiexec, parse_library
 from autotune.distributed.mpi.patience import VARIABLE, patience_s
 from autotune.distributed.mpi.processes import SIZE_NAMES, number_in
 from autotune.serving.examining import Apart
@@ -106,18 +105,6 @@ def _library_version() -> str:
             name="mpi4py",
         )
     return asked.stdout
-
-
-def parse_library(text: str) -> tuple[str, str, str]:
-    """Name, version and transport from the text of ``MPI_Get_library_version``.
-
-    MPICH calls the transport its device; others do not say, and it is empty.
-    """
-    first = text.strip().splitlines()[0] if text.strip() else ""
-    known = re.match(r"(MPICH|Open MPI|Intel\(R\) MPI)\D*([\d.]+)", first)
-    name, version = (known[1], known[2]) if known else (first.split(",")[0] or "unknown", "")
-    device = re.search(r"^MPICH Device:\s*(.+)$", text, re.MULTILINE)
-    return name, version.strip("."), device[1].strip() if device else ""
 
 
 def examine() -> Iterator[Check]:

@@ -1,9 +1,10 @@
-"""The mpiexec that is here, and the command that starts ranks with it."""
+"""The mpiexec that is here, the command that starts ranks with it, and its MPI library."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -57,3 +58,15 @@ def launch_command(mpiexec: Path, ranks: int) -> list[str]:
     if "Open MPI" in version or "OpenRTE" in version:
         command[1:1] = ["--oversubscribe", "--allow-run-as-root"]
     return command
+
+
+def parse_library(text: str) -> tuple[str, str, str]:
+    """Name, version and transport from the text of ``MPI_Get_library_version``.
+
+    MPICH calls the transport its device; others do not say, and it is empty.
+    """
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    known = re.match(r"(MPICH|Open MPI|Intel\(R\) MPI)\D*([\d.]+)", first)
+    name, version = (known[1], known[2]) if known else (first.split(",")[0] or "unknown", "")
+    device = re.search(r"^MPICH Device:\s*(.+)$", text, re.MULTILINE)
+    return name, version.strip("."), device[1].strip() if device else ""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from autotune.core.errors import AutotuneError
 from autotune.core.processors import affinity_count
 from autotune.distributed.mpi.gpu.gpus import describe_gpus
-from autotune.distributed.mpi.identity import parse_library
 from autotune.distributed.mpi.messages import (
     FAULT,
     MeasureNetwork,
@@ -25,6 +24,7 @@ from autotune.distributed.mpi.messages import (
     Request,
     Setup,
 )
+from autotune.distributed.mpi.mpiexec import parse_library
 from autotune.distributed.mpi.processes import unlink_segments
 from autotune.distributed.mpi.ranks.rig import MpiRig
 from autotune.distributed.mpi.ranks.timing import measure_network
