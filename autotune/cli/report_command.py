@@ -59,13 +59,13 @@ def run(args: argparse.Namespace) -> CommandResult:
     """Read every study, then write what was asked for."""
     from autotune.core.paths import CacheLocations
     from autotune.reporting import Finder, facts, is_file, write_page, write_picture
-    from autotune.reporting.picture import check_picture
+    from autotune.reporting import page as pages
 
     for each in args.studies:
         if not is_file(each):
             check_name("a study's name", each)
     if args.picture is not None:
-        check_picture(args.picture)
+        pages.check_picture(args.picture)
     outputs = {"the page": args.output, "the picture": args.picture}
     check_outputs(outputs, args, args.studies)
     extra = tuple(args.families)

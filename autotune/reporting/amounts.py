@@ -20,7 +20,7 @@ def time_text(seconds: float) -> str:
 
 def _unit(seconds: float) -> tuple[str, float]:
     """The largest unit that a time has one of, and its seconds."""
-    return next((each for each in _TIMES if seconds >= each[1]), _TIMES[-1])
+    return next((unit for unit in _TIMES if seconds >= unit[1]), _TIMES[-1])
 
 
 def duration_text(seconds: float) -> str:
@@ -39,7 +39,7 @@ def rate_text(gflops: float) -> str:
 
 
 def value_text(study: Study, value: float) -> str:
-    """What a trial took, with its unit if there is one."""
+    """The value of a trial, with its unit if there is one."""
     return time_text(value) if study.unit == "s" else f"{value:.5g}"
 
 
@@ -50,12 +50,12 @@ def percent_text(share: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """What charts show of a trial.
+    """The quantity that charts show of a trial.
 
     Attributes:
         label: with its unit, for axes.
-        is_rate: whether it is GFLOP/s, and more is better; else what a call took.
-        scale: seconds, or whatever the studies' unit is, to what is shown.
+        is_rate: it is GFLOP/s, and more is better; else it is what a call took.
+        scale: from the studies' unit to the one shown.
     """
 
     label: str
@@ -74,9 +74,9 @@ class Measure:
         return cls(f"time of a call ({unit})", False, 1 / scale)
 
     def at(self, study: Study, value: float) -> float:
-        """What is shown of a trial that took `value`."""
-        if self.is_rate:
-            rate = study.rate(value)
-            assert rate is not None  # or it would be no rate
-            return float(f"{rate:.6g}")
-        return float(f"{value * self.scale:.6g}")
+        """The number shown of a trial that took `value`."""
+        if not self.is_rate:
+            return float(f"{value * self.scale:.6g}")
+        rate = study.rate(value)
+        assert rate is not None  # or it would be no rate
+        return float(f"{rate:.6g}")

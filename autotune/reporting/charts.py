@@ -1,18 +1,22 @@
-"""The charts of trials: progress, contenders, shares of time, resources."""
+"""Charts of trials: progress, contenders, shares of time, resources; and their vocabulary.
+
+Rows have short fixed fields, and names from studies are only ever values: nothing that a study
+says becomes part of an expression. Colours and fonts are the page's, see ``assets/page.js``.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.measurement import Outcome
-from autotune.reporting import facts, stored
-from autotune.reporting.drawing import Spec, field, of_names, scale
+from autotune.reporting import facts
 from autotune.reporting.study import FAILED, UNFINISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from autotune.reporting.amounts import Measure
+    from autotune.reporting.layout import Spec
     from autotune.reporting.study import Study, Trial
 
 MOST_DRAWN = 1500
@@ -24,18 +28,12 @@ CONTENDERS = 15
 OUTCOMES = (*map(str, Outcome), FAILED, UNFINISHED)
 """In the order in which a trial may come to its end."""
 
-OUTCOME_COLORS = (
-    str(Outcome.REJECTED),
-    str(Outcome.COMPILE_FAILED),
-    str(Outcome.OK),
-    str(Outcome.LAUNCH_FAILED),
-    str(Outcome.WRONG_RESULT),
-    str(Outcome.TIMEOUT),
-    UNFINISHED,
-    str(Outcome.ABANDONED),
-    FAILED,
-    str(Outcome.IMPLAUSIBLE),
+_COLORED = (
+    *(Outcome.REJECTED, Outcome.COMPILE_FAILED, Outcome.OK, Outcome.LAUNCH_FAILED),
+    *(Outcome.WRONG_RESULT, Outcome.TIMEOUT, UNFINISHED, Outcome.ABANDONED, FAILED),
+    Outcome.IMPLAUSIBLE,
 )
+OUTCOME_COLORS = tuple(map(str, _COLORED))
 """In the order of the page's colours: what is right is green, what is wrong red."""
 
 RESOURCES: Mapping[str, str] = {
@@ -47,69 +45,143 @@ RESOURCES: Mapping[str, str] = {
 }
 """Details of a measurement that are compared with speed."""
 
+SEARCH = "stored winner, as searched"
+FINALS = "stored winner, in the finals"
+"""The stored winner has two numbers: the search measured it by itself, and the finals in turns
+with the other finalists. Each has a mark of its own shape."""
+
+
+def quantity(name: str, title: str, **more: Any) -> Spec:
+    """A field that is a number, under the title of its axis."""
+    return {"field": name, "type": "quantitative", "title": title, **more}
+
+
+def category(name: str, **more: Any) -> Spec:
+    """A field that is a name, which needs no title."""
+    return {"field": name, "type": "nominal", "title": None} | more
+
+
+def tooltip(**titles: str | tuple[str, str]) -> list[Spec]:
+    """The lines of a tooltip: titles by field, some with a format."""
+    return [
+        {"field": name, "title": title}
+        if isinstance(title, str)
+        else {"field": name, "title": title[0], "format": title[1]}
+        for name, title in titles.items()
+    ]
+
+
+def layer(values: Iterable[Any], mark: Spec, **encoding: Any) -> Spec:
+    """Rows, how they are drawn, and what their fields decide."""
+    return {"data": {"values": list(values)}, "mark": mark, "encoding": encoding}
+
+
+def scale(measure: Measure) -> Spec:
+    """Rates begin at nothing; times are compared by powers."""
+    return {"zero": True} if measure.is_rate else {"type": "log", "nice": False, "padding": 8}
+
+
+def ramp(measure: Measure, **legend: Any) -> Spec:
+    """Colours of a measure: bright is fast, whichever way it goes."""
+    return quantity(
+        "v",
+        measure.label,
+        scale={"scheme": "viridis", "reverse": not measure.is_rate},
+        legend={"orient": "top", "gradientLength": 220, **legend},
+    )
+
+
+def of_names(names: Sequence[str]) -> Spec:
+    """A colour for each study, and a legend where there are several."""
+    legend = {"title": None, "columns": 1, "labelLimit": 480} if len(names) > 1 else None
+    return {"field": "s", "type": "nominal", "scale": {"domain": list(names)}, "legend": legend}
+
+
+def beside(names: Iterable[str]) -> Spec:
+    """Bars of several studies beside each other."""
+    studies = list(names)
+    if len(studies) < 2:
+        return {}
+    return {"yOffset": {"field": "s", "type": "nominal", "scale": {"domain": studies}}}
+
+
+def powers(low: float, high: float) -> list[float]:
+    """Round numbers between two, for logarithmic axes: 1, 2 and 5 of a power, if they are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    digits = (1, 2, 5) if last - first <= 3 else (1,)
+    found = [float(f"{digit}e{power}") for power in range(first, last + 1) for digit in digits]
+    return [number for number in found if low <= number <= high]
+
+
+def stored_rows(
+    studies: Iterable[Study],
+    place: Callable[[Study, Trial], float | str | None],
+    height: Callable[[Study, float], float],
+) -> list[dict[str, Any]]:
+    """The two marks of every study whose record's winner is among its trials.
+
+    Args:
+        studies: those of the chart.
+        place: where a trial stands across; None where it is not in the chart.
+        height: what the chart shows of a trial that took so many seconds.
+    """
+    found: list[dict[str, Any]] = []
+    for study in studies:
+        trial, record = study.stored, study.record
+        across = None if trial is None else place(study, trial)
+        if trial is None or record is None or across is None or trial.value is None:
+            continue
+        same = {"s": study.name, "x": across, "c": str(trial)}
+        found.append({**same, "y": height(study, trial.value), "k": SEARCH})
+        found.append({**same, "y": height(study, record.median_s), "k": FINALS})
+    return found
+
+
+def stored_layers(marked: Sequence[dict[str, Any]], x: Spec, y: Spec, label: str) -> list[Spec]:
+    """The stored winners' marks, a ring and a diamond, with their legend; none for no marks."""
+    if not marked:
+        return []
+    domain = {"domain": [SEARCH, FINALS], "range": ["circle", "diamond"]}
+    mark = {"type": "point", "size": 140, "strokeWidth": 2, "style": "stored"}
+    shape = category("k", scale=domain, legend={"columns": 1})
+    told = tooltip(s="study", k="what", y=label, c="configuration")
+    return [layer(marked, mark, x=x, y=y, shape=shape, tooltip=told)]
+
 
 def progress(studies: Sequence[Study], measure: Measure, *, by_time: bool) -> Spec:
     """Every trial, and the best so far, by the number of trials or by time."""
+
+    def place(trial: Trial) -> float | None:
+        return trial.ended_s if by_time else trial.number
+
     points, steps = [], []
     for study in studies:
-        shown = {each.number for each in facts.sample(study.timed, MOST_DRAWN)}
+        shown = {trial.number for trial in facts.sample(study.timed, MOST_DRAWN)}
         last: float | None = None
         for trial, best in facts.best_so_far(study):
-            place = trial.ended_s if by_time else trial.number
-            if place is None:
+            if (across := place(trial)) is None:
                 continue
-            at: dict[str, Any] = {"s": study.name, "x": round(place, 3)}
+            at: dict[str, Any] = {"s": study.name, "x": round(across, 3)}
             if trial.number in shown and trial.value is not None:
                 what = {"c": str(trial), "o": trial.outcome}
                 points.append({**at, "y": measure.at(study, trial.value), **what})
-            is_last = trial is study.trials[-1]
-            if best is not None and (best != last or is_last):
+            if best is not None and (best != last or trial is study.trials[-1]):
                 steps.append({**at, "y": measure.at(study, best)})
                 last = best
     title = "seconds since the first trial began" if by_time else "trials"
     # Trials begin at 1, and the clock at 0.
-    across = {"nice": False, "zero": by_time}
-    x = {"field": "x", "type": "quantitative", "title": title, "scale": across}
-    y = {"field": "y", "type": "quantitative", "title": measure.label, "scale": scale(measure)}
+    x = quantity("x", title, scale={"nice": False, "zero": by_time})
+    y = quantity("y", measure.label, scale=scale(measure))
+    axes = {"x": x, "y": y, "color": of_names([study.name for study in studies])}
+    told = tooltip(s="study", x=title, y=measure.label, o="outcome", c="configuration")
+    mark = {"type": "point", "filled": True, "size": 26, "opacity": 0.5, "aria": False}
+    line = {"type": "line", "interpolate": "step-after", "strokeWidth": 2.5}
+    marked = stored_rows(studies, lambda _, trial: place(trial), measure.at)
     return {
         "layer": [
-            {
-                "data": {"values": points},
-                "mark": {
-                    "type": "point",
-                    "filled": True,
-                    "size": 26,
-                    "opacity": 0.5,
-                    "aria": False,
-                },
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "color": of_names([study.name for study in studies]),
-                    "tooltip": [
-                        field("s", "study"),
-                        field("x", title),
-                        field("y", measure.label),
-                        field("o", "outcome"),
-                        field("c", "configuration"),
-                    ],
-                },
-            },
-            {
-                "data": {"values": steps},
-                "mark": {"type": "line", "interpolate": "step-after", "strokeWidth": 2.5},
-                "encoding": {"x": x, "y": y, "color": of_names([study.name for study in studies])},
-            },
-            *stored.layers(
-                stored.rows(
-                    studies,
-                    lambda _, trial: trial.ended_s if by_time else trial.number,
-                    measure.at,
-                ),
-                x,
-                y,
-                measure.label,
-            ),
+            layer(points, mark, **axes, tooltip=told),
+            layer(steps, line, **axes),
+            *stored_layers(marked, x, y, measure.label),
         ],
         "height": 320,
     }
@@ -118,69 +190,43 @@ def progress(studies: Sequence[Study], measure: Measure, *, by_time: bool) -> Sp
 def contenders(study: Study, measure: Measure) -> Spec:
     """The fastest trials with their confidence intervals, and the stored winner's finals."""
     tied = facts.ties(study)
-    rows = []
+    rows, names = [], {}
     for rank, trial in enumerate(study.ranked, start=1):
         if rank > CONTENDERS and trial is not study.stored:
             continue
         value = trial.value or 0.0
         ends = sorted(measure.at(study, end) for end in trial.interval or (value, value))
-        rows.append(
-            {
-                "n": _ranked(rank, trial),
-                "v": measure.at(study, value),
-                "a": ends[0],
-                "b": ends[1],
-                "k": "fastest" if rank == 1 else "tie" if trial.number in tied else "slower",
-                "c": str(trial),
-            }
-        )
-    names = [row["n"] for row in rows]
-    y = {"field": "n", "type": "nominal", "title": None, "scale": {"domain": names}}
-    color = {
-        "field": "k",
-        "type": "nominal",
-        "title": None,
-        "scale": {"domain": ["fastest", "tie", "slower"]},
-        "legend": {"values": list(dict.fromkeys(row["k"] for row in rows))},
-    }
-    tooltip = [field("n", "trial"), field("v", measure.label), field("c", "configuration")]
-    x = {"type": "quantitative", "title": measure.label, "scale": {"zero": False}}
+        names[trial.number] = f"{rank}. {trial.family or 'trial'} #{trial.number}"
+        kind = "fastest" if rank == 1 else "tie" if trial.number in tied else "slower"
+        at = {"n": names[trial.number], "v": measure.at(study, value)}
+        rows.append({**at, "a": ends[0], "b": ends[1], "k": kind, "c": str(trial)})
+    y = category("n", scale={"domain": list(names.values())})
+    kinds = list(dict.fromkeys(row["k"] for row in rows))
+    color = category("k", scale={"domain": ["fastest", "tie", "slower"]}, legend={"values": kinds})
+    x = quantity("v", measure.label, scale={"zero": False})
+    ends_x = {"x": {**x, "field": "a"}, "x2": {"field": "b"}}
+    layers: list[Spec] = [
+        {"mark": {"type": "rule", "strokeWidth": 2}, "encoding": {**ends_x, "color": color}},
+        {
+            "mark": {"type": "point", "filled": True, "size": 70},
+            "encoding": {"x": x, "color": color},
+        },
+    ]
+    marked = stored_rows([study], lambda _, trial: names[trial.number], measure.at)
+    if marked and study.record is not None:  # the interval of the finals, then the two marks
+        low, high = (measure.at(study, end) for end in study.record.interval_s)
+        rule = {"type": "rule", "strokeWidth": 1.5, "style": "interval"}
+        across = {**y, "field": "x"}
+        interval = [{"x": marked[0]["x"], "a": low, "b": high}]
+        layers.append(layer(interval, rule, **ends_x, y=across))
+        layers += stored_layers(marked, {**x, "field": "y"}, across, measure.label)
+    told = tooltip(n="trial", v=measure.label, c="configuration")
     return {
         "data": {"values": rows},
-        "layer": [
-            {
-                "mark": {"type": "rule", "strokeWidth": 2},
-                "encoding": {"x": {**x, "field": "a"}, "x2": {"field": "b"}, "color": color},
-            },
-            {
-                "mark": {"type": "point", "filled": True, "size": 70},
-                "encoding": {"x": {**x, "field": "v"}, "color": color},
-            },
-            *_finals(study, measure, x, y),
-        ],
-        "encoding": {"y": y, "tooltip": tooltip},
+        "layer": layers,
+        "encoding": {"y": y, "tooltip": told},
         "height": 22 * len(rows),
     }
-
-
-def _ranked(rank: int, trial: Trial) -> str:
-    return f"{rank}. {trial.family or 'trial'} #{trial.number}"
-
-
-def _finals(study: Study, measure: Measure, x: Spec, y: Spec) -> list[Spec]:
-    """The stored winner's two marks, and the interval of its median in the finals."""
-    ranks = {trial.number: rank for rank, trial in enumerate(study.ranked, start=1)}
-    marked = stored.rows([study], lambda _, trial: _ranked(ranks[trial.number], trial), measure.at)
-    if not marked or study.record is None:
-        return []
-    low, high = (measure.at(study, end) for end in study.record.interval_s)
-    y = {**y, "field": "x"}
-    interval: Spec = {
-        "data": {"values": [{"x": marked[0]["x"], "a": low, "b": high}]},
-        "mark": {"type": "rule", "strokeWidth": 1.5, "style": "interval"},
-        "encoding": {"x": {**x, "field": "a"}, "x2": {"field": "b"}, "y": y},
-    }
-    return [interval, *stored.layers(marked, {**x, "field": "y"}, y, measure.label)]
 
 
 def shares(
@@ -194,71 +240,41 @@ def shares(
         colors: all parts, in the order of the page's colours.
         title: of the axis.
     """
-    parts = dict.fromkeys(row["k"] for row in rows)
+    parts, studies = {row["k"] for row in rows}, {row["s"] for row in rows}
     known = [part for part in order if part in parts]
-    several = len({row["s"] for row in rows}) > 1
-    y: Spec = {"field": "s", "type": "nominal", "sort": None, "title": None}
-    if not several:
-        y["axis"] = None
-    ranked = [{**row, "r": known.index(row["k"])} for row in rows]
-    return {
-        "data": {"values": ranked},
-        "mark": {"type": "bar"},
-        "encoding": {
-            "y": y,
-            "x": {"field": "v", "type": "quantitative", "title": title, "stack": "zero"},
-            "color": {
-                "field": "k",
-                "type": "nominal",
-                "title": None,
-                "scale": {"domain": colors},
-                "legend": {"values": known},
-            },
-            "order": {"field": "r", "type": "quantitative"},
-            "tooltip": [field("s", "study"), field("k", "what"), field("v", title, ",.4~r")],
-        },
-        "height": 38 * len({row["s"] for row in rows}),
-    }
+    single: Spec = {} if len(studies) > 1 else {"axis": None}
+    spec = layer(
+        ({**row, "r": known.index(row["k"])} for row in rows),
+        {"type": "bar"},
+        y=category("s", sort=None, **single),
+        x=quantity("v", title, stack="zero"),
+        color=category("k", scale={"domain": colors}, legend={"values": known}),
+        order={"field": "r", "type": "quantitative"},
+        tooltip=tooltip(s="study", k="what", v=(title, ",.4~r")),
+    )
+    return {**spec, "height": 38 * len(studies)}
 
 
 def resource(studies: Sequence[Study], measure: Measure, name: str) -> Spec:
     """One resource of every measured trial against its speed."""
-    rows = []
+    title, rows = RESOURCES[name], []
     for study in studies:
         known = [trial for trial in study.timed if trial.detail(name) is not None]
         for trial in facts.sample(known, MOST_DRAWN):
-            rows.append(
-                {
-                    "s": study.name,
-                    "f": trial.family or "trial",
-                    "x": float(f"{trial.detail(name) or 0.0:.5g}"),
-                    "y": measure.at(study, trial.value or 1.0),
-                    "c": str(trial),
-                }
-            )
-    color = {"field": "f", "type": "nominal", "title": "family"}
-    x: Spec = {
-        "field": "x",
-        "type": "quantitative",
-        "title": RESOURCES[name],
-        "scale": {"zero": False, "nice": False, "padding": 12},
+            at = {"s": study.name, "f": trial.family or "trial", "c": str(trial)}
+            x = float(f"{trial.detail(name) or 0.0:.5g}")
+            rows.append({**at, "x": x, "y": measure.at(study, trial.value or 1.0)})
+    names = [study.name for study in studies]
+    axes: Spec = {
+        "x": quantity("x", title, scale={"zero": False, "nice": False, "padding": 12}),
+        "y": quantity("y", measure.label, scale=scale(measure)),
     }
-    y = {"field": "y", "type": "quantitative", "title": measure.label, "scale": scale(measure)}
-    trials: Spec = {
-        "data": {"values": rows},
-        "mark": {"type": "point", "size": 28, "opacity": 0.65, "aria": False},
-        "encoding": {
-            "x": x,
-            "y": y,
-            "color": color if len(studies) == 1 else of_names([study.name for study in studies]),
-            "tooltip": [
-                field("s", "study"),
-                field("f", "family"),
-                field("x", RESOURCES[name]),
-                field("y", measure.label),
-                field("c", "configuration"),
-            ],
-        },
-    }
-    marked = stored.rows(studies, lambda _, trial: trial.detail(name), measure.at)
-    return {"layer": [trials, *stored.layers(marked, x, y, measure.label)], "height": 320}
+    trials = layer(
+        rows,
+        {"type": "point", "size": 28, "opacity": 0.65, "aria": False},
+        **axes,
+        color=of_names(names) if names[1:] else category("f", title="family"),
+        tooltip=tooltip(s="study", f="family", x=title, y=measure.label, c="configuration"),
+    )
+    marked = stored_rows(studies, lambda _, trial: trial.detail(name), measure.at)
+    return {"layer": [trials, *stored_layers(marked, **axes, label=measure.label)], "height": 320}

@@ -1,4 +1,4 @@
-"""What follows from a study's trials: progress, ties, where the time went, why trials failed."""
+"""Facts that follow from trials: progress, ties, where the time went, why trials failed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from autotune.core.arguments import is_number
 from autotune.core.measurement import Outcome
 from autotune.search.importance import Importance, importances
 
@@ -27,7 +28,7 @@ SPENT: Mapping[str, str] = {
     "finals": "finals",
     "proposing": "choosing what to try",
 }
-"""What runs note that their wall time went into, and how that is said."""
+"""Parts of the wall time that runs note, and how they are called."""
 
 REST = "starting, storing, other"
 
@@ -56,15 +57,11 @@ def improvements(study: Study) -> list[Trial]:
 
 def trials_to_near(study: Study) -> int | None:
     """Trials made until one was within 5 % of the study's best; None where none was OK."""
-    ranked = study.ranked
-    if not ranked:
+    if not study.ranked:
         return None
-    near = NEAR * (ranked[0].value or 0.0)
-    return next(
-        count
-        for count, trial in enumerate(study.trials, start=1)
-        if trial.ok and trial.value is not None and trial.value <= near
-    )
+    near = NEAR * (study.ranked[0].value or 0.0)
+    bests = (best for _, best in best_so_far(study))
+    return next(count for count, best in enumerate(bests, 1) if best is not None and best <= near)
 
 
 def ties(study: Study) -> set[int]:
@@ -73,11 +70,8 @@ def ties(study: Study) -> set[int]:
     if not ranked or ranked[0].interval is None:
         return set()
     high = ranked[0].interval[1]
-    return {
-        trial.number
-        for trial in ranked[1:]
-        if trial.interval is not None and trial.interval[0] <= high
-    }
+    others = (trial for trial in ranked[1:] if trial.interval is not None)
+    return {trial.number for trial in others if trial.interval and trial.interval[0] <= high}
 
 
 def importance_of(studies: Sequence[Study]) -> dict[str, list[Importance]]:
@@ -90,7 +84,7 @@ def importance_of(studies: Sequence[Study]) -> dict[str, list[Importance]]:
 
 
 def _importance(study: Study, several: bool) -> list[Importance]:
-    timed = [trial for trial in study.trials if trial.ok and trial.value is not None]
+    timed = [trial for trial in study.trials if trial.ok]
     points = [_named(trial, several) for trial in timed]
     taken: defaultdict[str, set[Value]] = defaultdict(set)
     for point in points:
@@ -102,6 +96,14 @@ def _importance(study: Study, several: bool) -> list[Importance]:
     return importances(varied, [trial.value or 0.0 for trial in timed])
 
 
+def _named(trial: Trial, several: bool) -> dict[str, Value]:
+    """The values of a trial under names that say of which family they are."""
+    if not several:
+        return dict(trial.configuration)
+    own = {f"{trial.family}.{name}": value for name, value in trial.configuration.items()}
+    return {"family": trial.family, **own}
+
+
 def spent(study: Study) -> dict[str, float]:
     """Seconds of wall time by what they went into; of trials alone where runs noted nothing."""
     found: defaultdict[str, float] = defaultdict(float)
@@ -109,19 +111,19 @@ def spent(study: Study) -> dict[str, float]:
         noted = run.get("spent_s")
         if not isinstance(noted, dict):
             continue
-        known = {name: float(noted[name]) for name in SPENT if _is_number(noted.get(name))}
+        known = {name: float(noted[name]) for name in SPENT if is_number(noted.get(name))}
         for name, seconds in known.items():
             found[SPENT[name]] += seconds
-        if _is_number(run.get("seconds")):
-            found[REST] += max(0.0, float(run["seconds"]) - sum(known.values()))
+        if is_number(took := run.get("seconds")):
+            found[REST] += max(0.0, float(took) - sum(known.values()))
     if not found:
-        found[SPENT["trials"]] = sum(each.detail("trial_s") or 0.0 for each in study.trials)
+        found[SPENT["trials"]] = sum(trial.detail("trial_s") or 0.0 for trial in study.trials)
     return {name: seconds for name, seconds in found.items() if seconds > 0}
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyTime:
-    """What the trials of one family took, in seconds; None where that was not kept.
+    """Seconds that the trials of one family took; None where they were not kept.
 
     Attributes:
         family: its name.
@@ -139,49 +141,35 @@ class FamilyTime:
 
 
 def family_times(study: Study) -> list[FamilyTime]:
-    """What the trials of each family took, the longest first."""
+    """Times of each family's trials, the longest first."""
     families: defaultdict[str, list[Trial]] = defaultdict(list)
     for trial in study.trials:
         families[trial.family].append(trial)
-
-    rows = [
-        FamilyTime(
-            family,
-            len(trials),
-            _compile_s(trials),
-            _trial_s(trials),
-            sum((each.value or 0.0) * each.repeats for each in trials if each.ok),
+    rows = []
+    for family, trials in families.items():
+        # Trials that say that they share a program were compiled once; compiled anew, it took
+        # another time.
+        compiles = {
+            (trial.details.get("program", trial.number), seconds)
+            for trial in trials
+            if (seconds := trial.detail("compile_s")) is not None
+        }
+        tried = [s for trial in trials if (s := trial.detail("trial_s")) is not None]
+        rows.append(
+            FamilyTime(
+                family,
+                len(trials),
+                sum(seconds for _, seconds in compiles) if compiles else None,
+                sum(tried) if tried else None,
+                sum((trial.value or 0.0) * trial.repeats for trial in trials if trial.ok),
+            )
         )
-        for family, trials in families.items()
-    ]
     return sorted(rows, key=lambda row: -((row.compile_s or 0.0) + (row.trial_s or 0.0)))
-
-
-def _compile_s(trials: Sequence[Trial]) -> float | None:
-    """Seconds of compilers, once for trials that say that they share a program."""
-    compiles = {
-        (each.details.get("program", each.number), seconds)  # compiled anew, it took others
-        for each in trials
-        if (seconds := each.detail("compile_s")) is not None
-    }
-    return sum(seconds for _, seconds in compiles) if compiles else None
-
-
-def _trial_s(trials: Sequence[Trial]) -> float | None:
-    known = [seconds for each in trials if (seconds := each.detail("trial_s")) is not None]
-    return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """Trials that ended alike.
-
-    Attributes:
-        outcome: how.
-        reason: of one of them; the others' differ in numbers only.
-        count: how many there are.
-        example: one of them.
-    """
+    """Trials that ended alike: of their reasons, which differ in numbers only, that of one."""
 
     outcome: str
     reason: str
@@ -199,29 +187,15 @@ def failures(study: Study) -> list[Failures]:
         Failures(outcome, trials[0].reason or "no reason was recorded", len(trials), trials[0])
         for (outcome, _), trials in alike.items()
     ]
-    return sorted(found, key=lambda each: (-each.count, each.outcome, each.reason))
+    return sorted(found, key=lambda one: (-one.count, one.outcome, one.reason))
 
 
 def sample(trials: Sequence[Trial], most: int) -> list[Trial]:
     """At most so many trials, in their order: a quarter the fastest, the rest drawn by lot."""
     if len(trials) <= most:
         return list(trials)
-    timed = sorted(
-        (each for each in trials if each.value is not None), key=lambda each: each.value or 0.0
-    )
-    kept = {each.number: each for each in timed[: int(_FASTEST_KEPT * most)]}
-    others = [each for each in trials if each.number not in kept]
+    timed = sorted((t for t in trials if t.value is not None), key=lambda t: t.value or 0.0)
+    kept = {trial.number: trial for trial in timed[: int(_FASTEST_KEPT * most)]}
+    others = [trial for trial in trials if trial.number not in kept]
     drawn = random.Random(0).sample(others, most - len(kept))
-    return sorted([*kept.values(), *drawn], key=lambda each: each.number)
-
-
-def _named(trial: Trial, several: bool) -> dict[str, Value]:
-    """The values of a trial under names that say of which family they are."""
-    if not several:
-        return dict(trial.configuration)
-    own = {f"{trial.family}.{name}": value for name, value in trial.configuration.items()}
-    return {"family": trial.family, **own}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return sorted([*kept.values(), *drawn], key=lambda trial: trial.number)

@@ -1,4 +1,4 @@
-"""From what a user calls a study to the study: by name, by a record's id, or from a file."""
+"""Finding studies by what users call them: a name, a record's id, or a file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.configuration import Configuration
 from autotune.core.errors import AutotuneError, InputError, UnknownNameError
+from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
 from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
-from autotune.reporting.study import Study, Trial
-from autotune.reporting.trials import (
-    trial_of_measurement,
-    trial_of_recording,
-    trial_of_study,
-    was_begun,
-)
+from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
 from autotune.research import open_recording
 from autotune.research.objective import SECONDS
+from autotune.search.claims import INTERRUPTED
 from autotune.search.reading import read_study, study_names
 from autotune.store import TuningCache
 from autotune.targets.families import find_operation
@@ -30,8 +27,11 @@ from autotune.targets.families import find_operation
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.core.configuration import Candidate
+    from autotune.core.measurement import Measurement
     from autotune.operations.problem import Problem
-    from autotune.research import Recording
+    from autotune.research import Entry
+    from autotune.search import TrialRecord
     from autotune.search.reading import StoredStudy
     from autotune.store import StoredMeasurement, TuningRecord
 
@@ -65,13 +65,13 @@ class Finder:
             from autotune.search.database import check_there
 
             check_there(self.storage)
-        found = [self.find(each) for each in dict.fromkeys(given)]
+        found = [self.find(one) for one in dict.fromkeys(given)]
         names = [study.name for study in found]
         return [
-            replace(study, name=f"{study.name} ({printable(each)})")
+            replace(study, name=f"{study.name} ({printable(one)})")
             if names.count(study.name) > 1
             else study
-            for study, each in zip(found, dict.fromkeys(given), strict=True)
+            for study, one in zip(found, dict.fromkeys(given), strict=True)
         ]
 
     def find(self, given: str) -> Study:
@@ -108,9 +108,13 @@ class Finder:
         return self._of_measurements(name, rows) if rows else None
 
     def _of_study(self, stored: StoredStudy) -> Study:
-        begun = next((each.started for each in stored.trials if each.started), None)
-        made = filter(was_begun, stored.trials)
-        trials = [trial_of_study(number, each, begun) for number, each in enumerate(made, start=1)]
+        begun = next((trial.started for trial in stored.trials if trial.started), None)
+        trials: list[Trial] = []
+        for record in stored.trials:
+            # A run gives proposals up when its time is over: those were no trials.
+            given_up = record.measurement is None and record.reason == INTERRUPTED
+            if record.candidate is not None and not given_up:
+                trials.append(_study_trial(len(trials) + 1, record, record.candidate, begun))
         subject = stored.subject
         return Study(
             name=printable(stored.name),
@@ -122,7 +126,7 @@ class Finder:
             families=stored.families,
             space=stored.space,
             runs=stored.runs,
-            record=self._record(subject, trials, stored),
+            record=self._record(subject, trials, stored.runs),
         )
 
     def _of_measurements(self, name: str, rows: Sequence[StoredMeasurement]) -> Study:
@@ -130,7 +134,7 @@ class Finder:
         first = rows[0]
         begun = datetime.fromisoformat(first.created)
         trials = [
-            trial_of_measurement(
+            _trial(
                 number,
                 row.candidate,
                 row.measurement,
@@ -144,7 +148,7 @@ class Finder:
             "target": first.target,
             "fingerprint": first.fingerprint,
         }
-        record = self._record(subject, trials, None)
+        record = self._record(subject, trials, ())
         return Study(
             name=printable(name),
             trials=trials,
@@ -161,26 +165,25 @@ class Finder:
             factor = SECONDS.get(recording.unit)
             entries = islice(recording.entries, MOST_TRIALS + 1)
             trials = [
-                trial_of_recording(number, each, factor) for number, each in enumerate(entries, 1)
+                _recorded_trial(number, entry, factor or 1.0)
+                for number, entry in enumerate(entries, 1)
             ]
-            if len(trials) > MOST_TRIALS:
-                raise InputError(
-                    f"a report is made of {MOST_TRIALS:,} trials at most, and this file has more: "
-                    "leave out configurations"
-                )
-            return self._of_recording(recording, trials, "s" if factor else "")
-
-    def _of_recording(self, recording: Recording, trials: list[Trial], unit: str) -> Study:
+        if len(trials) > MOST_TRIALS:
+            raise InputError(
+                f"{path}: a report is made of {MOST_TRIALS:,} trials at most, and this file has "
+                "more: leave out configurations"
+            )
         subject = {"operation": "gemm", **recording.subject}
+        note = f", {recording.note}" if recording.note else ""
         return Study(
             name=printable(str(subject.get("study") or recording.name)),
             trials=trials,
-            unit=unit,
-            source=f"{recording.format} (file{', ' + recording.note if recording.note else ''})",
+            unit="s" if factor else "",
+            source=f"{recording.format} (file{note})",
             device=recording.device,
             target=str(subject.get("target") or ""),
             problem=self._problem(subject),
-            families=tuple(dict.fromkeys(each.family for each in trials if each.family)),
+            families=tuple(dict.fromkeys(trial.family for trial in trials if trial.family)),
         )
 
     def _behind(self, prefix: str) -> Study | None:
@@ -207,27 +210,26 @@ class Finder:
         return self._study(before[-1])
 
     def _record(
-        self, subject: Mapping[str, Any], trials: Sequence[Trial], stored: StoredStudy | None
+        self,
+        subject: Mapping[str, Any],
+        trials: Sequence[Trial],
+        runs: Sequence[Mapping[str, Any]],
     ) -> TuningRecord | None:
         """The record that came of a study: the one that its last run noted, where runs note it.
 
         Else the newest of its problem and device whose candidate it has tried.
         """
-        runs = () if stored is None else stored.runs
-        ids = {id_ for id_, _ in self._cache.documents()} if runs else set()
-        for run in reversed(runs):
-            if (noted := run.get("record")) in ids:
-                return self._cache.get(str(noted))
         if runs:
-            return None
-        tried = {(trial.family, tuple(sorted(trial.configuration.items()))) for trial in trials}
+            ids = {id_ for id_, _ in self._cache.documents()}
+            noted = next((run["record"] for run in reversed(runs) if run.get("record") in ids), "")
+            return self._cache.get(str(noted)) if noted else None
+        tried = {(trial.family, Configuration(trial.configuration)) for trial in trials}
         for record in self._cache.records(
             fingerprint_digest=str(subject.get("fingerprint", "")),
             operation=str(subject.get("operation", "")),
             target=str(subject.get("target", "")),
         ):
-            candidate = record.candidate
-            key = (candidate.family, tuple(sorted(candidate.configuration.items())))
+            key = (record.candidate.family, record.candidate.configuration)
             if dict(record.problem) == subject.get("problem") and key in tried:
                 return record
         return None
@@ -252,8 +254,57 @@ class Finder:
 
 
 def is_file(given: str) -> bool:
-    """Whether what is given is a file, and not the name of a study."""
+    """Tell a file from the name of a study."""
     try:
         return Path(given).is_file()
     except (OSError, ValueError):  # too long for a path, or with a null byte
         return False
+
+
+def _trial(
+    number: int, candidate: Candidate, measurement: Measurement, ended_s: float | None
+) -> Trial:
+    """A trial by what was measured of a candidate."""
+    return Trial(
+        number=number,
+        family=candidate.family,
+        configuration=candidate.configuration,
+        outcome=str(measurement.outcome),
+        value=measurement.median_s,
+        interval=measurement.interval_s,
+        repeats=measurement.repeats,
+        reason=measurement.reason,
+        details=measurement.details,
+        ended_s=ended_s,
+    )
+
+
+def _study_trial(
+    number: int, record: TrialRecord[Candidate], candidate: Candidate, begun: datetime | None
+) -> Trial:
+    """A trial of a study of which the first one began at `begun`."""
+    ended_s = None
+    if record.ended is not None and begun is not None:
+        ended_s = (record.ended - begun).total_seconds()
+    if record.measurement is not None:
+        return _trial(number, candidate, record.measurement, ended_s)
+    reason = record.reason or "still running, or its process was lost"
+    family, configuration = candidate.family, candidate.configuration
+    return Trial(number, family, configuration, UNFINISHED, None, reason=reason, ended_s=ended_s)
+
+
+def _recorded_trial(number: int, entry: Entry, scale: float) -> Trial:
+    """A recorded configuration, its times in seconds where the unit is known."""
+    # Rounded, since most units are no power of two.
+    value = None if entry.value is None else float(f"{entry.value * scale:.12g}")
+    interval = entry.interval
+    return Trial(
+        number=number,
+        family=entry.family,
+        configuration=dict(entry.configuration),
+        outcome=str(entry.outcome or (Outcome.OK if value is not None else FAILED)),
+        value=value,
+        interval=None if interval is None else (interval[0] * scale, interval[1] * scale),
+        repeats=entry.repeats,
+        reason=entry.reason,
+    )

@@ -19,7 +19,17 @@ if TYPE_CHECKING:
 
     from autotune.core.device import DeviceLimits
     from autotune.reporting.study import Study
-    from autotune.space import FunnelStep
+    from autotune.space import SearchSpace
+
+_STAGES = (
+    ("ended", (UNFINISHED,)),
+    ("compiled", (Outcome.COMPILE_FAILED,)),
+    ("within limits as compiled", (Outcome.REJECTED,)),
+    ("ran", (Outcome.LAUNCH_FAILED, Outcome.TIMEOUT, FAILED)),
+    ("right", (Outcome.WRONG_RESULT, Outcome.IMPLAUSIBLE)),
+    ("timed to the end", (Outcome.ABANDONED,)),
+)
+"""Stages after a trial began, and the outcomes that did not come so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,34 +43,17 @@ class _Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class FamilySpace:
-    """How one family's space was pruned.
-
-    Attributes:
-        family: its name.
-        cartesian: configurations before any restriction.
-        steps: the restrictions, in order, and what each leaves.
-        valid: configurations that meet them all.
-    """
-
-    family: str
-    cartesian: int
-    steps: tuple[FunnelStep, ...]
-    valid: int
-
-
-@dataclass(frozen=True, slots=True)
 class Funnel:
-    """What was left at each stage.
+    """Configurations left at each stage.
 
     Attributes:
         stages: what it is, and how many configurations.
-        spaces: how restrictions pruned each family's space; none where that is not known.
+        spaces: by family; none where they are not known.
         note: why not, or what is to be known of the numbers.
     """
 
     stages: tuple[tuple[str, int], ...]
-    spaces: tuple[FamilySpace, ...]
+    spaces: Mapping[str, SearchSpace]
     note: str
 
 
@@ -70,11 +63,10 @@ def funnel_of(study: Study, extra_families: tuple[Path, ...] = ()) -> Funnel:
     stages = []
     if spaces:
         stages = [
-            ("all combinations of values", sum(each.cartesian for each in spaces)),
-            ("valid on the device", sum(each.valid for each in spaces)),
+            ("all combinations of values", sum(space.cartesian for space in spaces.values())),
+            ("valid on the device", sum(space.size for space in spaces.values())),
         ]
-    counts = study.counts
-    left = len(study.trials)
+    counts, left = study.counts, len(study.trials)
     stages.append(("tried", left))
     for words, outcomes in _STAGES:
         left -= sum(counts.get(outcome, 0) for outcome in outcomes)
@@ -82,43 +74,27 @@ def funnel_of(study: Study, extra_families: tuple[Path, ...] = ()) -> Funnel:
     return Funnel(tuple(stages), spaces, note)
 
 
-_STAGES = (
-    ("ended", (UNFINISHED,)),
-    ("compiled", (Outcome.COMPILE_FAILED,)),
-    ("within limits as compiled", (Outcome.REJECTED,)),
-    ("ran", (Outcome.LAUNCH_FAILED, Outcome.TIMEOUT, FAILED)),
-    ("right", (Outcome.WRONG_RESULT, Outcome.IMPLAUSIBLE)),
-    ("timed to the end", (Outcome.ABANDONED,)),
-)
-
-
-def _spaces(study: Study, extra: tuple[Path, ...]) -> tuple[tuple[FamilySpace, ...], str]:
-    """How the spaces of its families are pruned, and what is to be known of that."""
+def _spaces(study: Study, extra: tuple[Path, ...]) -> tuple[dict[str, SearchSpace], str]:
+    """The spaces of a study's families, and what is to be known of them."""
     problem = study.problem
     if problem is None or not study.target or not study.families:
-        return (), "How the space was pruned is not recorded with these measurements."
+        return {}, "How the space was pruned is not recorded with these measurements."
     try:
         found = load_families(target=study.target, operation=problem.operation, extra=extra)
         families = [found[name] for name in study.families]
         if (limits := _limits(study)) is None:
-            return (), "The limits of the device are not recorded: its space cannot be counted."
+            return {}, "The limits of the device are not recorded: its space cannot be counted."
         spaces = {family.name: family.space(problem, limits) for family in families}
     except (AutotuneError, KeyError):
-        return (
-            (),
-            "The families of this study are not here as they were: its space is not counted.",
+        return {}, (
+            "The families of this study are not here as they were: its space is not counted."
         )
-    note = ""
     if study.space and SpaceUnion(spaces).digest != study.space:
-        note = (
+        return spaces, (
             "The families or the limits have changed since this study: the first two stages, and "
             "the restrictions, are those of today."
         )
-    rows = tuple(
-        FamilySpace(name, space.cartesian, tuple(space.funnel()), space.size)
-        for name, space in spaces.items()
-    )
-    return rows, note
+    return spaces, ""
 
 
 def _limits(study: Study) -> DeviceLimits | None:

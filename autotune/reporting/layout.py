@@ -1,39 +1,35 @@
-"""What a page is made of: sections of words, figures and tables."""
+"""Elements of a page: sections of words, figures and tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from autotune.reporting.drawing import Spec
+Spec: TypeAlias = dict[str, Any]
+"""A chart as Vega-Lite has it, or a part of one."""
+
+UNKNOWN = "–"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell of a table.
-
-    Attributes:
-        text: what it shows.
-        order: what its column is sorted by; the text itself where that is None.
-    """
+    """A cell of a table, and the number its column is sorted by; None sorts by the text."""
 
     text: str
     order: float | None = None
 
 
+def cell(value: float | None, text: Callable[[float], str] | str = ",") -> Cell:
+    """A number by a function, or a format, that makes it text; a dash for None."""
+    if value is None:
+        return Cell(UNKNOWN)
+    return Cell(format(value, text) if isinstance(text, str) else text(value), value)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table whose columns can be sorted.
-
-    Attributes:
-        id: unique on the page.
-        caption: what it is of.
-        header: the columns' names.
-        rows: a cell for every column; text, or a `Cell` that says how it is sorted.
-        numeric: names of the columns that are aligned right.
-    """
+    """A table whose columns can be sorted; those named by `numeric` are aligned right."""
 
     id: str
     caption: str
@@ -50,10 +46,10 @@ class Figure:
         id: unique on the page.
         title: over the chart.
         description: what it shows, for who does not see it.
-        variants: what it can show, by name, the first one first; chosen on the page.
-        choice: what the variants differ in.
+        variants: specifications by name, the first one shown first; chosen on the page.
         table: the same in numbers; its rows may be the page's to fill in.
-        controls: names of the page's own controls that it has: "study", "x", "y", "share".
+        choice: what the variants differ in.
+        controls: the page's own controls that it has: "study", "x", "y", "share".
         note: under the chart.
     """
 
@@ -69,15 +65,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A study at a glance: a large number, and what else is to be known first.
-
-    Attributes:
-        title: the study's name.
-        figure: the number that counts.
-        unit: its unit.
-        lines: label and text of each line.
-        badge: a word of warning beside the number; "" where there is none.
-    """
+    """A study at a glance: a large number, lines of label and text, and a badge of warning."""
 
     title: str
     figure: str
@@ -88,16 +76,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page with its own place in the navigation.
-
-    Attributes:
-        id: unique on the page.
-        title: its heading.
-        text: paragraphs.
-        cards: studies at a glance.
-        figures: charts.
-        tables: tables of their own.
-    """
+    """A part of the page with its own place in the navigation; `text` has paragraphs."""
 
     id: str
     title: str
@@ -109,15 +88,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A whole report.
-
-    Attributes:
-        title: of the page.
-        subtitle: what it is about, in a line.
-        sections: in order.
-        explored: what figures with controls are made of, for the page's script.
-        foot: where it came from.
-    """
+    """A whole report; `explored` is the data of figures with controls, for the page's script."""
 
     title: str
     subtitle: str
@@ -127,16 +98,12 @@ class Page:
 
 
 def without_column(section: Section, name: str) -> Section:
-    """The section with tables that lack a column, where they had it."""
+    """The section, its tables without a column."""
 
     def less(table: Table) -> Table:
-        if name not in table.header:
-            return table
-        at = table.header.index(name)
-        header = [*table.header[:at], *table.header[at + 1 :]]
-        return replace(
-            table, header=header, rows=[[*row[:at], *row[at + 1 :]] for row in table.rows]
-        )
+        kept = [at for at, title in enumerate(table.header) if title != name]
+        rows = [[row[at] for at in kept] for row in table.rows]
+        return replace(table, header=[table.header[at] for at in kept], rows=rows)
 
     figures = [replace(figure, table=less(figure.table)) for figure in section.figures]
     return replace(section, figures=figures, tables=[less(table) for table in section.tables])

@@ -1,16 +1,19 @@
-"""One page about studies: everything it needs is in it, and it asks no network for anything."""
+"""Reports as files: one page with everything it needs in it, or a picture of its charts."""
 
 from __future__ import annotations
 
+import copy
 import functools
 from datetime import UTC, datetime
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from autotune.core.errors import InputError, MissingDependencyError
+from autotune.core.installing import install_hint
 from autotune.core.printable import printable
 from autotune.core.version import __version__
 from autotune.core.writing import deliver
-from autotune.reporting import facts, running, runtime, spaces, surroundings, winning
+from autotune.reporting import charts, facts, running, spaces, winning
 from autotune.reporting.amounts import Measure
 from autotune.reporting.explore import explored
 from autotune.reporting.funnel import funnel_of
@@ -24,14 +27,31 @@ if TYPE_CHECKING:
 
     from autotune.reporting.study import Study
 
-_PACKAGE = "autotune.reporting"
+SUFFIXES = (".svg", ".png")
+"""Kinds of pictures."""
+
+_WIDTH = 640
+_SCALE = 2
+
+_PICTURED: dict[str, Any] = {
+    "background": "#ffffff",
+    "font": "system-ui, Segoe UI, Helvetica, Arial, sans-serif",
+    "view": {"stroke": None},
+    "axis": {"gridColor": "#e3e6ea", "domainColor": "#9aa3ad", "tickColor": "#9aa3ad"},
+    "range": {"category": ["#2563c9", "#c2570c", "#0f8a6d", "#8b46c0", "#b3261e", "#6b7280"]},
+    "style": {"interval": {"color": "#333333"}, "stored": {"color": "#16191d"}},
+    "title": {"fontSize": 15, "subtitleFontSize": 12, "subtitleColor": "#565f6b"},
+    "axisXQuantitative": {"tickCount": 8},
+    "legend": {"orient": "top", "labelLimit": 420},
+}
+"""The page's colours and fonts, for pictures."""
 
 
 def page_of(studies: Sequence[Study], extra_families: tuple[Path, ...] = ()) -> Page:
-    """What a report about these studies has to say.
+    """The report about these studies: one, or several to be compared.
 
     Args:
-        studies: one, or several to be compared.
+        studies: in the order in which they are shown.
         extra_families: folders with families of the user's own, for the pruning funnel.
     """
     measure = Measure.of(studies)
@@ -49,15 +69,14 @@ def page_of(studies: Sequence[Study], extra_families: tuple[Path, ...] = ()) -> 
         running.failures(studies),
         running.roof(studies),
         running.resources(studies, measure),
-        surroundings.environment(studies),
+        running.environment(studies),
     ]
     if len(studies) == 1:
         sections = [without_column(section, "study") for section in sections]
-    names = ", ".join(study.name for study in studies)
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return Page(
-        title=names if len(studies) == 1 else f"{len(studies)} studies compared",
-        subtitle=subtitle(studies),
+        title=studies[0].name if len(studies) == 1 else f"{len(studies)} studies compared",
+        subtitle=_subtitle(studies),
         sections=sections,
         explored=explored(studies, measure, importance),
         foot=f"Made by autotune {__version__} on {made}.",
@@ -65,14 +84,10 @@ def page_of(studies: Sequence[Study], extra_families: tuple[Path, ...] = ()) -> 
 
 
 def render(page: Page, script: str) -> str:
-    """The page as HTML.
+    """The page as HTML, with Vega as `bundle` has it; the rest of the page works without.
 
     Whatever a study says is data: Jinja escapes it in markup and in JSON, and a policy in the page
     itself forbids every request.
-
-    Args:
-        page: what it says.
-        script: Vega, as `runtime.bundle` has it; the rest of the page works without.
     """
     specs = {
         figure.id: [spec for _, spec in figure.variants]
@@ -95,28 +110,87 @@ def write_page(path: Path, studies: Sequence[Study], extra_families: tuple[Path,
         AutotuneError: the file cannot be written.
         MissingDependencyError: Vega is not installed.
     """
-    script = runtime.bundle()
+    script = bundle()
     content = render(page_of(studies, extra_families), script).encode("utf-8", "replace")
     deliver(path, content)
     return len(content)
 
 
-def subtitle(studies: Sequence[Study]) -> str:
+def check_picture(path: Path) -> None:
+    """Refuse a path that is no picture's.
+
+    Raises:
+        InputError: the file's name says neither SVG nor PNG.
+        MissingDependencyError: what draws it is not installed.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"a picture ends in {' or '.join(SUFFIXES)}, got {path.name!r}")
+    _vega()
+
+
+def write_picture(path: Path, studies: Sequence[Study]) -> None:
+    """Write the progress curves and the importance of the parameters as SVG or PNG.
+
+    Raises:
+        InputError: the file's name says neither.
+        AutotuneError: it cannot be written.
+        MissingDependencyError: what draws it is not installed.
+    """
+    check_picture(path)
+    found = facts.importance_of(studies)
+    parts = [("Progress", charts.progress(studies, Measure.of(studies), by_time=False))]
+    if any(found.values()):
+        parts.append(("Parameter importance", spaces.importance_chart(found)))
+    names = ", ".join(study.name for study in studies)
+    spec = {
+        "title": {"text": names, "subtitle": _subtitle(studies), "anchor": "start", "offset": 14},
+        "vconcat": [
+            {**copy.deepcopy(part), "title": {"text": title, "anchor": "start"}, "width": _WIDTH}
+            for title, part in parts
+        ],
+        "resolve": {"scale": {"color": "shared"}},
+        "config": _PICTURED,
+    }
+    if path.suffix.lower() == ".svg":
+        deliver(path, _vega().vegalite_to_svg(spec).encode())
+    else:
+        deliver(path, _vega().vegalite_to_png(spec, scale=_SCALE))
+
+
+@functools.cache
+def bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, which puts `vegaEmbed` on `window`.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    script: str = _vega().javascript_bundle()
+    # Within a page a script ends at the first end tag, wherever it stands.
+    return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _vega() -> Any:
+    """The module that has Vega in it, which draws the charts.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"a report's charts need vl-convert-python: {install_hint('report')}"
+        ) from error
+    return vl_convert
+
+
+def _subtitle(studies: Sequence[Study]) -> str:
     """Problems, devices and number of trials, in a line."""
     problems = dict.fromkeys(study.problem.label for study in studies if study.problem)
     devices = dict.fromkeys(study.device for study in studies if study.device)
     trials = sum(len(study.trials) for study in studies)
     parts = [", ".join(problems), ", ".join(devices), f"{trials:,} trials"]
     return " · ".join(filter(None, parts))
-
-
-def _as_cell(value: Cell | str) -> Cell:
-    return value if isinstance(value, Cell) else Cell(value)
-
-
-def _shown(value: object) -> object:
-    """Text without control characters and changes of direction; markup as it is."""
-    return printable(value) if type(value) is str else value
 
 
 @functools.cache
@@ -126,15 +200,16 @@ def _template() -> Template:
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=_shown,
+        # Text without control characters and changes of direction; markup as it is.
+        finalize=lambda value: printable(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
-    environment.filters["cell"] = _as_cell
+    environment.filters["cell"] = lambda it: it if isinstance(it, Cell) else Cell(it)
     return environment.from_string(_asset("page.html.j2"))
 
 
 @functools.cache
 def _asset(name: str) -> str:
-    return resources.files(_PACKAGE).joinpath("assets", name).read_text(encoding="utf-8")
+    return resources.files("autotune.reporting").joinpath("assets", name).read_text("utf-8")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from autotune.reporting import space_charts
 from autotune.reporting.amounts import percent_text
+from autotune.reporting.charts import beside, category, layer, of_names, quantity, ramp, tooltip
 from autotune.reporting.explore import MOST_EXPLORED
-from autotune.reporting.layout import Cell, Figure, Section, Table
+from autotune.reporting.layout import Cell, Figure, Section, Table, cell
 from autotune.search.importance import FAST_SHARE, FEWEST_POINTS
 
 if TYPE_CHECKING:
@@ -15,13 +16,19 @@ if TYPE_CHECKING:
 
     from autotune.reporting.amounts import Measure
     from autotune.reporting.funnel import Funnel
+    from autotune.reporting.layout import Spec
     from autotune.reporting.study import Study
     from autotune.search.importance import Importance
+
+MOST_PARAMETERS = 20
+"""Parameters whose importance is shown."""
+
+_BAR = {"type": "bar", "cornerRadiusEnd": 2}
 
 
 def importance(found: Mapping[str, Sequence[Importance]]) -> Section:
     """How much each parameter decides whether a configuration is a fast one, by study."""
-    known = {name: each for name, each in found.items() if each}
+    known = {name: several for name, several in found.items() if several}
     share = percent_text(FAST_SHARE).replace(".0", "")
     text = [
         f"How much knowing a parameter tells whether a trial is among the fastest {share} of its "
@@ -31,79 +38,163 @@ def importance(found: Mapping[str, Sequence[Importance]]) -> Section:
         "promising values more often, so shares of a search are of what it tried; those of a "
         "sweep are of the space."
     ]
-    missing = [name for name, each in found.items() if not each]
-    if missing:
+    if missing := [name for name, several in found.items() if not several]:
         text.append(
             f"Not for {', '.join(missing)}: it takes {FEWEST_POINTS} timed trials, and parameters "
             "that differ among them."
         )
+    shares = ("share", "at least", "at most")
     table = Table(
         "importance-table",
         "Importance of the parameters",
-        ("study", "parameter", "share", "at least", "at most"),
+        ("study", "parameter", *shares),
         [
             (
                 name,
                 one.name,
-                *(Cell(percent_text(each), each) for each in (one.share, one.low, one.high)),
+                *(cell(part, percent_text) for part in (one.share, one.low, one.high)),
             )
-            for name, each in known.items()
-            for one in each
+            for name, several in known.items()
+            for one in several
         ],
-        ("share", "at least", "at most"),
+        shares,
     )
     figure = Figure(
         "importance-chart",
         "Importance of the parameters",
         "Bars are shares of importance, lines their 95 % bootstrap intervals.",
-        [("", space_charts.importance(known))],
+        [("", importance_chart(known))],
         table,
     )
     return Section("importance", "Parameter importance", text, (), [figure] if known else [])
 
 
+def importance_chart(found: Mapping[str, Sequence[Importance]]) -> Spec:
+    """Shares of importance by study, with their intervals; the most important on top."""
+    totals: defaultdict[str, float] = defaultdict(float)
+    for several in found.values():
+        for one in several:
+            totals[one.name] += one.share
+    ranked = sorted(totals, key=lambda name: (-totals[name], name))
+    names = [name for name in ranked if totals[name] > 0][:MOST_PARAMETERS]
+    rows = [
+        {"s": study, "p": one.name}
+        | {"v": round(one.share, 4), "a": round(one.low, 4), "b": round(one.high, 4)}
+        for study, several in found.items()
+        for one in several
+        if one.name in names
+    ]
+    x = quantity("v", "share of the importance", axis={"format": "%"})
+    rule = {"type": "rule", "strokeWidth": 1.5, "style": "interval"}
+    percent = {"v": ("share", ".1%"), "a": ("at least", ".1%"), "b": ("at most", ".1%")}
+    return {
+        "data": {"values": rows},
+        "layer": [
+            {"mark": _BAR, "encoding": {"x": x, "color": of_names(list(found))}},
+            {"mark": rule, "encoding": {"x": {**x, "field": "a"}, "x2": {"field": "b"}}},
+        ],
+        "encoding": {
+            "y": category("p", scale={"domain": names}),
+            "tooltip": tooltip(s="study", p="parameter", **percent),
+            **beside(found),
+        },
+        "height": len(names) * (8 + 14 * len(found)),
+    }
+
+
 def parallel(studies: Sequence[Study], measure: Measure) -> Section:
     """Every trial as a line through the values of its parameters."""
+    best = f"best {measure.label}"
     figure = Figure(
         "parallel-chart",
         "Parallel coordinates",
         "A line for each trial, through the value of each of its parameters, bright where it was "
         "fast; the stored winner is drawn thick, or the fastest where none is stored. Lines are "
         "spread a little where values are equal.",
-        [("", space_charts.parallel(measure))],
+        [("", _parallel_chart(measure))],
         Table(
             "parallel-table",
             "Values of the parameters among the trials shown",
-            ("parameter", "value", "trials", f"best {measure.label}"),
+            ("parameter", "value", "trials", best),
             (),
-            ("trials", f"best {measure.label}"),
+            ("trials", best),
         ),
         controls=("study", "share"),
     )
     return _explored("parallel", "Parallel coordinates", studies, figure)
 
 
+def _parallel_chart(measure: Measure) -> Spec:
+    """Parallel coordinates; the page fills the rows in: lines, and the values of every axis."""
+    x = category(
+        "p",
+        sort=None,
+        axis={"labelAngle": -35, "domain": False, "grid": True, "labelLimit": 140},
+        scale={"padding": 0.2},
+    )
+    axis = {"domain": [-0.04, 1.04], "nice": False}
+    y = {"field": "y", "type": "quantitative", "axis": None, "scale": axis}
+    one_each = {"x": x, "y": y, "detail": {"field": "n", "type": "nominal"}}
+    thin = {"type": "line", "strokeWidth": 1.2, "opacity": 0.55, "aria": False}
+    text = {"type": "text", "align": "left", "dx": 6, "aria": False}
+    lettered = {"x": x, "y": y, "text": {"field": "t", "type": "nominal"}}
+    parts = [
+        ("lines", thin, {**one_each, "color": ramp(measure, gradientOpacity=1)}),
+        ("best", {"type": "line", "strokeWidth": 3.5, "style": "best"}, one_each),
+        ("values", {**text, "style": "halo"}, lettered),  # readable on whatever lines
+        ("values", text, lettered),
+    ]
+    layers = [{"data": {"name": name}, "mark": m, "encoding": e} for name, m, e in parts]
+    return {"layer": layers, "height": 380}
+
+
 def heat(studies: Sequence[Study], measure: Measure) -> Section:
     """The best for every pair of values of two parameters."""
+    best = f"best {measure.label}"
     figure = Figure(
         "heat-chart",
         "Two parameters",
         "A cell for each pair of values of two parameters: the best of the trials that have both. "
         "The stored winner's cell is outlined; the first pair is of the two parameters that "
         "matter most.",
-        [("", space_charts.heat(measure))],
+        [("", _heat_chart(measure))],
         Table(
             "heat-table",
             "The best for each pair of values",
-            ("across", "down", f"best {measure.label}", "trials"),
+            ("across", "down", best, "trials"),
             (),
-            (f"best {measure.label}", "trials"),
+            (best, "trials"),
         ),
         controls=("study", "x", "y"),
         note="Empty cells were not tried, or not timed. A best of many trials is better than one "
         "of few: the table has their number.",
     )
     return _explored("heat", "Heat map", studies, figure)
+
+
+def _heat_chart(measure: Measure) -> Spec:
+    """The best of every pair of values of two parameters; the page fills the rows in."""
+    axes = {
+        name: category(name, sort=None, axis={"labelLimit": 120, "labelAngle": 0}, title=name)
+        for name in "xy"
+    }
+    told = tooltip(x="across", y="down", v=f"best {measure.label}", k="trials")
+    readable = {"condition": {"test": "datum.bright", "value": "#111111"}, "value": "#ffffff"}
+    text = {"field": "t", "type": "nominal"}
+    outline = {"type": "rect", "filled": False, "strokeWidth": 3, "style": "stored"}
+    return {
+        "data": {"name": "cells"},
+        "encoding": axes,
+        "layer": [
+            {"mark": {"type": "rect"}, "encoding": {"color": ramp(measure), "tooltip": told}},
+            {"transform": [{"filter": "datum.s"}], "mark": outline},
+            {
+                "mark": {"type": "text", "aria": False},
+                "encoding": {"text": text, "color": readable},
+            },
+        ],
+        "height": 300,
+    }
 
 
 def _explored(id_: str, title: str, studies: Sequence[Study], figure: Figure) -> Section:
@@ -119,43 +210,30 @@ def _explored(id_: str, title: str, studies: Sequence[Study], figure: Figure) ->
 
 
 def funnel(found: Mapping[str, Funnel]) -> Section:
-    """What was left of the space at each stage, and what each restriction removed."""
-    stages = Table(
-        "funnel-table",
-        "What was left at each stage",
-        ("study", "stage", "left"),
-        [
-            (study, stage, Cell(f"{count:,}", count))
-            for study, each in found.items()
-            for stage, count in each.stages
-        ],
-        ("left",),
-    )
+    """The space at each stage, and what each restriction removed."""
+    stages = [(study, stage, count) for study, one in found.items() for stage, count in one.stages]
     figure = Figure(
         "funnel-chart",
         "From every combination to those that were timed",
         "Bars are numbers of configurations left after each stage, on a scale of powers of ten.",
-        [("", space_charts.funnel(found))],
-        stages,
+        [("", _funnel_chart(list(found), stages))],
+        Table(
+            "funnel-table",
+            "What was left at each stage",
+            ("study", "stage", "left"),
+            [(study, stage, cell(count)) for study, stage, count in stages],
+            ("left",),
+        ),
     )
     rows = []
-    for study, each in found.items():
-        for space in each.spaces:
+    for study, one in found.items():
+        for family, space in one.spaces.items():
             before: int | None = space.cartesian
-            for step in space.steps:
-                left, removed = step.remaining, None
-                if before is not None and left is not None:
-                    removed = before - left
-                rows.append(
-                    (
-                        study,
-                        space.family,
-                        step.reason or step.expr,
-                        step.expr,
-                        _count(removed),
-                        _count(left),
-                    )
-                )
+            for step in space.funnel():
+                left = step.remaining
+                removed = None if before is None or left is None else before - left
+                words = (step.reason or step.expr, step.expr)
+                rows.append((study, family, *words, _count(removed), _count(left)))
                 before = left
     restrictions = Table(
         "restrictions-table",
@@ -164,11 +242,32 @@ def funnel(found: Mapping[str, Funnel]) -> Section:
         rows,
         ("removed", "left"),
     )
-    notes = {study: each.note for study, each in found.items() if each.note}
-    text = tuple(f"{study}: {note}" for study, note in notes.items())
+    text = tuple(f"{study}: {one.note}" for study, one in found.items() if one.note)
     return Section("funnel", "Pruning funnel", text, (), [figure], [restrictions] if rows else [])
+
+
+def _funnel_chart(studies: Sequence[str], stages: Sequence[tuple[str, str, int]]) -> Spec:
+    """Configurations left at each stage, on a scale of powers of ten."""
+    names = list(dict.fromkeys(stage for _, stage, _ in stages))
+    most = max((count for _, _, count in stages), default=1)
+    ticks = [0, *(10**power for power in range(len(str(most)) + 1))]
+    spec = layer(
+        ({"s": study, "g": stage, "n": count} for study, stage, count in stages),
+        _BAR,
+        y=category("g", scale={"domain": names}),
+        x=quantity(
+            "n",
+            "configurations",
+            scale={"type": "symlog", "domainMin": 0},
+            axis={"values": ticks, "labelExpr": "format(datum.value, '~s')"},
+        ),
+        color=of_names(studies),
+        tooltip=tooltip(s="study", g="stage", n=("left", ",")),
+        **beside(studies),
+    )
+    return {**spec, "height": len(names) * (10 + 14 * len(studies))}
 
 
 def _count(number: int | None) -> Cell:
     """A number of configurations; unknown where counting would take too long."""
-    return Cell("?") if number is None else Cell(f"{number:,}", float(number))
+    return Cell("?") if number is None else cell(number)

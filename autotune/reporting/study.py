@@ -1,4 +1,4 @@
-"""What a report is about: a study or sweep with its trials, wherever they were read from."""
+"""The subject of a report: a study or sweep with its trials, wherever they were read from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.arguments import is_number
 from autotune.core.measurement import Outcome
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Trial:
 
     @property
     def ok(self) -> bool:
-        """Whether it was verified and timed to the end."""
+        """It was verified and timed to the end."""
         return self.outcome == Outcome.OK and self.value is not None
 
     def detail(self, name: str) -> float | None:
@@ -74,11 +75,11 @@ class Study:
         trials: in the order they were made; that of the file for a recording without one.
         unit: of the trials' values: "s", or "" where nothing says what they are.
         source: where it was read from, in words.
-        device: the device's name; "" where not known.
-        target: "cpu", "cuda", ...; "" where not known.
+        device: the device's name; like target and space "" where not known.
+        target: "cpu", "cuda", ...
         problem: what was computed; None where that is not known here.
         families: those whose spaces were searched.
-        space: the digest of the space; "" where not known.
+        space: the digest of the space.
         runs: what the runs behind it noted: sampler, seed, machine, seconds.
         record: the tuning record that came of it; None where there is none.
     """
@@ -113,8 +114,8 @@ class Study:
             return None
         winner = self.record.candidate
         own = (winner.family, dict(winner.configuration))
-        known = (each for each in self.ranked if (each.family, dict(each.configuration)) == own)
-        return next(known, None)
+        same = (trial for trial in self.ranked if (trial.family, dict(trial.configuration)) == own)
+        return next(same, None)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -132,10 +133,9 @@ class Study:
     @property
     def seconds(self) -> float | None:
         """Wall time of its runs, or of the search behind its record; None where not known."""
-        noted = [run.get("seconds") for run in self.runs]
-        known = [each for each in noted if isinstance(each, int | float)]
-        if known:
-            return float(sum(known))
+        noted = [took for run in self.runs if is_number(took := run.get("seconds"))]
+        if noted:
+            return float(sum(noted))
         return None if self.record is None else self.record.effort.seconds
 
     @cached_property
@@ -148,10 +148,9 @@ class Study:
         return None if self.flops is None else self.flops / value / 1e9
 
     def noted(self, name: str) -> Mapping[str, Any]:
-        """What the newest run noted of its surroundings: "limits", "toolchain", "state"."""
+        """The newest run's note of its surroundings: "limits", "toolchain", "state"."""
         for run in reversed(self.runs):
-            if isinstance(run.get(name), Mapping):
-                found: Mapping[str, Any] = run[name]
+            if isinstance(found := run.get(name), Mapping):
                 return found
         if self.record is not None and name in ("toolchain", "state"):
             return dict(getattr(self.record, name))

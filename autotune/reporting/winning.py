@@ -6,25 +6,18 @@ from typing import TYPE_CHECKING
 
 from autotune.core.statistics import WIDE, half_width, half_width_text
 from autotune.reporting import charts, facts
-from autotune.reporting.amounts import (
-    Measure,
-    duration_text,
-    rate_text,
-    time_text,
-    value_text,
-)
-from autotune.reporting.layout import Card, Cell, Figure, Section, Table
+from autotune.reporting.amounts import duration_text, rate_text, time_text, value_text
+from autotune.reporting.layout import UNKNOWN, Card, Cell, Figure, Section, Table, cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from autotune.reporting.amounts import Measure
     from autotune.reporting.study import Study, Trial
     from autotune.store import TuningRecord
 
 MOST_ROWS = 200
 """Rows of the table of trials, of each study."""
-
-_UNKNOWN = "–"
 
 
 def overview(studies: Sequence[Study]) -> Section:
@@ -42,13 +35,6 @@ def winner(studies: Sequence[Study], measure: Measure) -> Section:
             variants.append((study.name, charts.contenders(study, measure)))
         for rank, trial in enumerate(study.ranked[:MOST_ROWS], start=1):
             rows.append(_row(study, trial, rank, trial.number in tied))
-    table = Table(
-        "winner-table",
-        f"The fastest trials, at most {MOST_ROWS} of each study",
-        ("study", "rank", "trial", "configuration", "time", "95 % interval", "GFLOP/s", "tie"),
-        rows,
-        ("rank", "trial", "time", "GFLOP/s"),
-    )
     named = len(studies) > 1
     text = [(f"{study.name}: " if named else "") + _verdict(study) for study in studies]
     figure = Figure(
@@ -58,7 +44,13 @@ def winner(studies: Sequence[Study], measure: Measure) -> Section:
         "these medians, as the search measured them. Of the stored winner a ring is that number, "
         "and a diamond that of the finals, in turns with the other finalists.",
         variants,
-        table,
+        Table(
+            "winner-table",
+            f"The fastest trials, at most {MOST_ROWS} of each study",
+            ("study", "rank", "trial", "configuration", "time", "95 % interval", "GFLOP/s", "tie"),
+            rows,
+            ("rank", "trial", "time", "GFLOP/s"),
+        ),
         choice="Study",
         note="Trials whose intervals overlap the fastest one's are ties: another run might rank "
         "them otherwise.",
@@ -66,152 +58,37 @@ def winner(studies: Sequence[Study], measure: Measure) -> Section:
     return Section("winner", "Winner and ties", text, (), [figure] if variants else [])
 
 
-def progress(studies: Sequence[Study], measure: Measure) -> Section:
-    """How fast each study came to what it found."""
-    if not any(study.ranked for study in studies):
-        return Section("progress", "Progress", ("No trial was verified and timed to the end.",))
-    variants = [("trials", charts.progress(studies, measure, by_time=False))]
-    if any(trial.ended_s is not None for study in studies for trial in study.trials):
-        variants.append(("seconds", charts.progress(studies, measure, by_time=True)))
-    rows = [
-        (
-            study.name,
-            Cell(f"{trial.number:,}", trial.number),
-            _seconds(trial),
-            _value(study, trial),
-            _rate(study, trial),
-            str(trial),
-        )
-        for study in studies
-        for trial in facts.improvements(study)
-    ]
-    table = Table(
-        "progress-table",
-        "Trials that were faster than all before them",
-        ("study", "trial", "after", "time", "GFLOP/s", "configuration"),
-        rows,
-        ("trial", "after", "time", "GFLOP/s"),
-    )
-    figure = Figure(
-        "progress-chart",
-        "Every trial, and the best so far",
-        "Points are trials in the order they were made, lines the best until then. The search "
-        "times a kernel by itself, the finals in turns with others, which is often slower.",
-        variants,
-        table,
-        choice="Along",
-        note=" ".join(filter(None, (_ordered(studies), _sampled(studies)))),
-    )
-    return Section("progress", "Progress", (), (), [figure])
-
-
-def _card(study: Study) -> Card:
-    lines = [("problem", study.problem.label if study.problem else "not recorded")]
-    lines.append(("device", study.device or "not recorded"))
-    ranked, record = study.ranked, study.record
-    title, figure, unit, badge = study.name, "none", "trials OK", ""
-    if record is not None:
-        figure, unit = _figure(study, record.median_s)
-        unit += " in the finals"
-        lines.append(("winner", str(record.candidate)))
-        known = time_text(record.median_s)
-        if not record.noisy:  # an interval of disturbed times says nothing
-            known += f", {half_width_text(record.spread)}"
-        lines.append(("finals", f"{known}, in turns with others"))
-        if study.stored is not None:
-            lines.append(("search", f"{_of(study, study.stored)}, by itself"))
-        if record.noisy:
-            badge = "noisy"
-            lines.append(("noisy", record.caveats[-1]))
-        if record.baseline is not None:
-            name, ratio = record.baseline.name, record.baseline.ratio
-            lines.append(("library", f"{ratio:.2f} times the speed of {name}"))
-    elif ranked:
-        best = ranked[0].value or 0.0
-        figure, unit = _figure(study, best)
-        ends = ranked[0].interval
-        lines += [("winner", str(ranked[0])), ("median", value_text(study, best))]
-        if ends is not None and (spread := half_width(best, ends)) > WIDE:
-            badge = "noisy"
-            lines.append(("noisy", f"the median is known to {half_width_text(spread)} only"))
-    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in study.counts.items())
-    lines.append(("trials", f"{len(study.trials):,} ({counts})" if counts else "none"))
-    if study.samplers:
-        lines.append(("sampler", study.samplers))
-    if study.seconds is not None:
-        lines.append(("took", duration_text(study.seconds)))
-    return Card(title, figure, unit, lines, badge)
-
-
-def _figure(study: Study, value: float) -> tuple[str, str]:
-    rate = study.rate(value)
-    text = rate_text(rate) if rate is not None else value_text(study, value)
-    number, _, unit = text.partition(" ")
-    return number, unit
-
-
-def _comparison(studies: Sequence[Study]) -> Table:
-    rows = []
-    for study in studies:
-        ranked, near = study.ranked, facts.trials_to_near(study)
-        baseline = None if study.record is None else study.record.baseline
-        ratio = None if baseline is None else baseline.ratio
-        best = ranked[0] if ranked else None
-        rows.append(
-            (
-                study.name,
-                study.problem.label if study.problem else _UNKNOWN,
-                study.device or _UNKNOWN,
-                study.samplers or _UNKNOWN,
-                Cell(f"{len(study.trials):,}", len(study.trials)),
-                Cell(f"{len(ranked):,}", len(ranked)),
-                Cell(_UNKNOWN) if best is None else _value(study, best),
-                Cell(_UNKNOWN) if best is None else _rate(study, best),
-                Cell(_UNKNOWN) if ratio is None else Cell(f"{ratio:.3f}", ratio),
-                Cell(_UNKNOWN) if near is None else Cell(f"{near:,}", near),
-                Cell(_UNKNOWN)
-                if study.seconds is None
-                else Cell(duration_text(study.seconds), study.seconds),
-            )
-        )
-    header = (
-        "study",
-        "problem",
-        "device",
-        "sampler",
-        "trials",
-        "OK",
-        "fastest",
-        "GFLOP/s",
-        "x library",
-        "trials to 5 %",
-        "took",
-    )
-    # What is the same in all is in the page's head, and the table has no room to spare.
-    same = [at for at in (1, 2, 3) if len({row[at] for row in rows}) == 1]
-    kept = [at for at in range(len(header)) if at not in same]
-    return Table(
-        "comparison",
-        "The studies side by side",
-        [header[at] for at in kept],
-        [[row[at] for at in kept] for row in rows],
-        header[4:],
+def _row(study: Study, trial: Trial, rank: int, is_tie: bool) -> Sequence[Cell | str]:
+    interval = Cell(UNKNOWN)
+    if trial.interval is not None:
+        low, high = trial.interval
+        interval = Cell(f"{value_text(study, low)} to {value_text(study, high)}", low)
+    return (
+        study.name,
+        cell(rank, "d"),
+        cell(trial.number),
+        str(trial),
+        _value(study, trial),
+        interval,
+        _rate(study, trial),
+        ("fastest" if rank == 1 else "yes" if is_tie else "no")
+        + (", stored" if trial is study.stored else ""),
     )
 
 
 def _verdict(study: Study) -> str:
-    ranked, record = study.ranked, study.record
-    if record is not None:
-        return _stored(record)
+    ranked = study.ranked
+    if study.record is not None:
+        return _finals(study.record)
     if not ranked:
         return "No trial was verified and timed to the end."
     tied = len(facts.ties(study))
     others = "no other trial" if not tied else "1 other trial" if tied == 1 else f"{tied} others"
     known = "ties with " + others if ranked[0].interval else "how sure that is was not recorded"
-    return f"Fastest was {ranked[0]}, {_of(study, ranked[0])}; {known}."
+    return f"Fastest was {ranked[0]}, {_speed(study, ranked[0])}; {known}."
 
 
-def _stored(record: TuningRecord) -> str:
+def _finals(record: TuningRecord) -> str:
     low, high = (time_text(end) for end in record.interval_s)
     others = "no other finalist" if not record.ties else f"{record.ties} of the finalists"
     text = (
@@ -226,59 +103,146 @@ def _stored(record: TuningRecord) -> str:
     return text
 
 
-def _of(study: Study, trial: Trial) -> str:
+def progress(studies: Sequence[Study], measure: Measure) -> Section:
+    """How fast each study came to what it found."""
+    if not any(study.ranked for study in studies):
+        return Section("progress", "Progress", ("No trial was verified and timed to the end.",))
+    variants = [("trials", charts.progress(studies, measure, by_time=False))]
+    if any(trial.ended_s is not None for study in studies for trial in study.trials):
+        variants.append(("seconds", charts.progress(studies, measure, by_time=True)))
+    rows = [
+        (
+            study.name,
+            cell(trial.number),
+            cell(trial.ended_s, duration_text),
+            _value(study, trial),
+            _rate(study, trial),
+            str(trial),
+        )
+        for study in studies
+        for trial in facts.improvements(study)
+    ]
+    figure = Figure(
+        "progress-chart",
+        "Every trial, and the best so far",
+        "Points are trials in the order they were made, lines the best until then. The search "
+        "times a kernel by itself, the finals in turns with others, which is often slower.",
+        variants,
+        Table(
+            "progress-table",
+            "Trials that were faster than all before them",
+            ("study", "trial", "after", "time", "GFLOP/s", "configuration"),
+            rows,
+            ("trial", "after", "time", "GFLOP/s"),
+        ),
+        choice="Along",
+        note=_progress_note(studies),
+    )
+    return Section("progress", "Progress", (), (), [figure])
+
+
+def _progress_note(studies: Sequence[Study]) -> str:
+    """Studies in the order of a file, and studies of which a part of the trials is drawn."""
+    notes = []
+    filed = [s.name for s in studies if all(trial.ended_s is None for trial in s.trials)]
+    if filed:
+        notes.append(f"Trials of {', '.join(filed)} are in the order of their file.")
+    many = [len(study.timed) for study in studies if len(study.timed) > charts.MOST_DRAWN]
+    if many:
+        drawn = ", ".join(f"{charts.MOST_DRAWN:,} of {count:,} timed trials" for count in many)
+        notes.append(
+            f"Points are {drawn}: the fastest quarter of those drawn, the rest by lot. Lines are "
+            "of all trials."
+        )
+    return " ".join(notes)
+
+
+def _card(study: Study) -> Card:
+    lines = [("problem", study.problem.label if study.problem else "not recorded")]
+    lines.append(("device", study.device or "not recorded"))
+    figure, unit, noise = "none", "trials OK", ""
+    if (record := study.record) is not None:
+        figure, unit = _figure(study, record.median_s)
+        unit += " in the finals"
+        lines.append(("winner", str(record.candidate)))
+        known = time_text(record.median_s)
+        if not record.noisy:  # an interval of disturbed times says nothing
+            known += f", {half_width_text(record.spread)}"
+        lines.append(("finals", f"{known}, in turns with others"))
+        if study.stored is not None:
+            lines.append(("search", f"{_speed(study, study.stored)}, by itself"))
+        noise = record.caveats[-1] if record.noisy else ""
+    elif study.ranked:
+        best = study.ranked[0]
+        value = best.value or 0.0
+        figure, unit = _figure(study, value)
+        lines += [("winner", str(best)), ("median", value_text(study, value))]
+        if best.interval is not None and (spread := half_width(value, best.interval)) > WIDE:
+            noise = f"the median is known to {half_width_text(spread)} only"
+    if noise:
+        lines.append(("noisy", noise))
+    if record is not None and record.baseline is not None:
+        words = f"{record.baseline.ratio:.2f} times the speed of {record.baseline.name}"
+        lines.append(("library", words))
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in study.counts.items())
+    lines.append(("trials", f"{len(study.trials):,} ({counts})" if counts else "none"))
+    if study.samplers:
+        lines.append(("sampler", study.samplers))
+    if study.seconds is not None:
+        lines.append(("took", duration_text(study.seconds)))
+    return Card(study.name, figure, unit, lines, "noisy" if noise else "")
+
+
+def _figure(study: Study, value: float) -> tuple[str, str]:
+    rate = study.rate(value)
+    text = rate_text(rate) if rate is not None else value_text(study, value)
+    number, _, unit = text.partition(" ")
+    return number, unit
+
+
+def _comparison(studies: Sequence[Study]) -> Table:
+    numeric = ("trials", "OK", "fastest", "GFLOP/s", "x library", "trials to 5 %", "took")
+    header = ("study", "problem", "device", "sampler", *numeric)
+    rows: list[tuple[Cell | str, ...]] = []
+    for study in studies:
+        baseline = None if study.record is None else study.record.baseline
+        best = study.ranked[0] if study.ranked else None
+        rows.append(
+            (
+                study.name,
+                study.problem.label if study.problem else UNKNOWN,
+                study.device or UNKNOWN,
+                study.samplers or UNKNOWN,
+                cell(len(study.trials)),
+                cell(len(study.ranked)),
+                Cell(UNKNOWN) if best is None else _value(study, best),
+                Cell(UNKNOWN) if best is None else _rate(study, best),
+                cell(None if baseline is None else baseline.ratio, ".3f"),
+                cell(facts.trials_to_near(study)),
+                cell(study.seconds, duration_text),
+            )
+        )
+    # What is the same in all is in the page's head, and the table has no room to spare.
+    same = [at for at in (1, 2, 3) if len({row[at] for row in rows}) == 1]
+    kept = [at for at in range(len(header)) if at not in same]
+    return Table(
+        "comparison",
+        "The studies side by side",
+        [header[at] for at in kept],
+        [[row[at] for at in kept] for row in rows],
+        numeric,
+    )
+
+
+def _speed(study: Study, trial: Trial) -> str:
     value = trial.value or 0.0
     rate = study.rate(value)
     return value_text(study, value) + ("" if rate is None else f" or {rate_text(rate)}")
 
 
-def _row(study: Study, trial: Trial, rank: int, is_tie: bool) -> Sequence[Cell | str]:
-    low, high = trial.interval or (None, None)
-    interval = _UNKNOWN
-    if low is not None and high is not None:
-        interval = f"{value_text(study, low)} to {value_text(study, high)}"
-    return (
-        study.name,
-        Cell(str(rank), rank),
-        Cell(f"{trial.number:,}", trial.number),
-        str(trial),
-        _value(study, trial),
-        Cell(interval, low),
-        _rate(study, trial),
-        ("fastest" if rank == 1 else "yes" if is_tie else "no")
-        + (", stored" if trial is study.stored else ""),
-    )
-
-
 def _value(study: Study, trial: Trial) -> Cell:
-    value = trial.value or 0.0
-    return Cell(value_text(study, value), value)
+    return cell(trial.value or 0.0, lambda value: value_text(study, value))
 
 
 def _rate(study: Study, trial: Trial) -> Cell:
-    rate = study.rate(trial.value or 1.0)
-    return Cell(_UNKNOWN) if rate is None else Cell(f"{rate:,.1f}", rate)
-
-
-def _seconds(trial: Trial) -> Cell:
-    seconds = trial.ended_s
-    return Cell(_UNKNOWN) if seconds is None else Cell(duration_text(seconds), seconds)
-
-
-def _ordered(studies: Sequence[Study]) -> str:
-    """Which studies were not made in the order that they are shown in, as far as is known."""
-    filed = [study.name for study in studies if all(each.ended_s is None for each in study.trials)]
-    return f"Trials of {', '.join(filed)} are in the order of their file." if filed else ""
-
-
-def _sampled(studies: Sequence[Study]) -> str:
-    many = [study for study in studies if len(study.timed) > charts.MOST_DRAWN]
-    if not many:
-        return ""
-    drawn = ", ".join(
-        f"{charts.MOST_DRAWN:,} of {len(each.timed):,} timed trials" for each in many
-    )
-    return (
-        f"Points are {drawn}: the fastest quarter of those drawn, the rest by lot. Lines are of "
-        "all trials."
-    )
+    return cell(study.rate(trial.value or 1.0), ",.1f")

@@ -51,9 +51,9 @@ def place(tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> C
 @pytest.fixture(autouse=True)
 def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any name may be that of a picture."""
-    from autotune.reporting import picture
+    from autotune.reporting import page
 
-    monkeypatch.setattr(picture, "check_picture", lambda path: None)
+    monkeypatch.setattr(page, "check_picture", lambda path: None)
 
 
 def write_sweep(path: Path) -> None:

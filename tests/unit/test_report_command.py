@@ -16,7 +16,8 @@ from autotune.core.errors import MissingDependencyError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import Gemm
-from autotune.reporting import Finder, runtime
+from autotune.reporting import Finder
+from autotune.reporting import page as pages
 from autotune.reporting.study import UNFINISHED
 from autotune.search import Subject, open_study
 from autotune.space import SearchSpace, SpaceUnion
@@ -64,7 +65,7 @@ def made(place: CacheLocations, name: str, storage: str | None = None) -> None:
 @pytest.fixture
 def charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages without Vega, which need not be installed here."""
-    monkeypatch.setattr(runtime, "bundle", lambda: "/* Vega */")
+    monkeypatch.setattr(pages, "bundle", lambda: "/* Vega */")
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
@@ -237,9 +238,9 @@ def test_without_vega_the_package_is_named(
 ) -> None:
     made(place, "mine")
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    runtime.bundle.cache_clear()
+    pages.bundle.cache_clear()
     with pytest.raises(MissingDependencyError):
-        runtime.bundle()
+        pages.bundle()
     assert "pip install '.[report]'" in refused(capsys, "mine", code=1)
 
 
@@ -261,8 +262,8 @@ def test_pictures_are_drawn(place: CacheLocations, tmp_path: Path) -> None:
 
 def test_the_bundle_stays_within_its_script() -> None:
     pytest.importorskip("vl_convert", reason="vl-convert-python is not installed")
-    runtime.bundle.cache_clear()
-    script = runtime.bundle()
+    pages.bundle.cache_clear()
+    script = pages.bundle()
     assert "vegaEmbed" in script
     assert "</script" not in script
 

@@ -16,13 +16,13 @@ from report_studies import PROBLEM, failing_study, gpu_study, recorded_study
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.measurement import Outcome
 from autotune.core.statistics import half_width_text
-from autotune.reporting import charts, facts, roof_chart, roofline, stored, winning
+from autotune.reporting import charts, facts, roofline, winning
 from autotune.reporting.amounts import Measure, duration_text, time_text
 from autotune.reporting.explore import MOST_EXPLORED
 from autotune.reporting.funnel import funnel_of
 from autotune.reporting.page import page_of, render
+from autotune.reporting.running import environment
 from autotune.reporting.study import FAILED, Study, Trial
-from autotune.reporting.surroundings import environment
 
 LARGEST = 3_000_000
 """Bytes that a page may have beside Vega, whatever the studies have."""
@@ -253,12 +253,12 @@ def test_the_stored_winner_is_marked_in_every_chart_of_trials() -> None:
             charts.progress([study], measure, by_time=False),
             charts.contenders(study, measure),
             charts.resource([study], measure, "registers"),
-            roof_chart.roof([study]),
+            roofline.chart([study]),
         ]
         for spec in drawn:
             [layer] = [each for each in spec["layer"] if each["mark"].get("style") == "stored"]
             rows = layer["data"]["values"]
-            assert [row["k"] for row in rows] == [stored.SEARCH, stored.FINALS]
+            assert [row["k"] for row in rows] == [charts.SEARCH, charts.FINALS]
             assert [row["y"] for row in rows] == pytest.approx(numbers, rel=1e-3)
         contenders = [row["n"] for row in drawn[1]["data"]["values"]]
         assert any(each.endswith(f"#{winner.number}") for each in contenders)
