@@ -14,17 +14,22 @@ waits a moment for the other to move on. That only decides who is lucky, never w
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.search.internals import end_as_failed, write_note
-from autotune.search.owner import Owner
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Value
@@ -48,6 +53,79 @@ _PATIENCE_S = 0.5
 _POLL_S = 0.005
 
 
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that runs a trial, identified beyond the reuse of its number.
+
+    Attributes:
+        host: the host's name.
+        boot: identity of the host's running system; empty where the platform does not tell.
+        namespace: the process-number namespace (containers have their own); may be empty.
+        pid: process number.
+        start: when the process started, in clock ticks since boot; 0 where not known.
+    """
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    start: int
+
+    @classmethod
+    def current(cls) -> Self:
+        """This process."""
+        return cls(socket.gethostname(), *_system(), os.getpid(), _start(os.getpid()))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Read what `str` wrote; None when it is something else."""
+        parts = text.rsplit(":", 4)
+        if len(parts) != 5 or not parts[3].isdecimal() or not parts[4].isdecimal():
+            return None
+        return cls(parts[0], parts[1], parts[2], int(parts[3]), int(parts[4]))
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.boot}:{self.namespace}:{self.pid}:{self.start}"
+
+    def alive(self) -> bool | None:
+        """Tell if the process is running; None when it cannot be seen from here."""
+        if self.host != socket.gethostname():
+            return None
+        boot, namespace = _system()
+        if self.boot != boot:
+            return False
+        if self.namespace != namespace:
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # it exists and belongs to somebody else
+        return _start(self.pid) == self.start
+
+
+@cache
+def _system() -> tuple[str, str]:
+    boot = namespace = ""
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:8]
+        namespace = str(Path("/proc/self/ns/pid").stat().st_ino)
+    return boot, namespace
+
+
+def _start(pid: int) -> int:
+    """The process's start in clock ticks since boot; -1 when it has ended and is a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return 0
+    # The second field is the program's name in parentheses and may hold spaces and parentheses;
+    # the third is the state, the twenty-second the start.
+    fields = text.rpartition(")")[2].split()
+    return -1 if fields[0] == "Z" else int(fields[19])
+
+
 class Ledger:
     """The visited rows, kept up to date from a study's trials.
 
@@ -60,7 +138,7 @@ class Ledger:
         ended: numbers of the trials that have ended, in the order in which that was noticed.
         open: numbers of the others, ascending.
         visited: rows that must not be proposed: run, running, or claimed by another worker.
-        whole: whether rows that were pruned only, and never run to the end, may be proposed again.
+        whole: rows that were pruned only, and never run to the end, may be proposed again.
     """
 
     def __init__(self, space: StudySpace) -> None:
@@ -82,12 +160,7 @@ class Ledger:
         return len(self.visited) >= self._space.size
 
     def refresh(self, trials: Sequence[FrozenTrial], but: int | None = None) -> None:
-        """Read the trials again; the claim of trial number `but` does not count as visited.
-
-        Args:
-            trials: of the study, by number, as Optuna gives them.
-            but: a trial for which a row is wanted.
-        """
+        """Read the trials again; the claim of trial number `but` does not count as visited."""
         running: set[int] = set()
         still_open = []
         for number in [*self.open, *range(len(self.trials), len(trials))]:
@@ -150,17 +223,10 @@ def claim(
     row: int,
     proposed: Mapping[str, Value] | None,
 ) -> bool:
-    """Try to take `row` for `trial`; afterwards the ledger is fresh.
+    """Try to take `row` for this worker's running trial; afterwards the ledger is fresh.
 
-    Args:
-        study: the study that all workers share.
-        trial: this worker's running trial.
-        ledger: refreshed before it returns.
-        row: what to take.
-        proposed: the sampler's own proposal, recorded when it was moved to `row`.
-
-    Returns:
-        Whether the row is this trial's. If not, the claim has no effect once another is written.
+    `proposed` is the sampler's own proposal, recorded when it was moved to `row`. Where the row
+    is not this trial's in the end, the claim has no effect once another is written.
     """
     record: dict[str, Any] = {"row": row, "owner": str(Owner.current())}
     if proposed is not None:
@@ -171,10 +237,9 @@ def claim(
         ledger.refresh(study.get_trials(deepcopy=False), but=trial.number)
         if row not in ledger.visited:
             return True
-        holders = ledger.holders(row, but=trial.number)
         waits = all(
             number > trial.number and not ledger.trials[number].state.is_finished()
-            for number in holders
+            for number in ledger.holders(row, but=trial.number)
         )
         if not waits or time.monotonic() > deadline:
             return False
@@ -186,21 +251,15 @@ def withdraw(study: optuna.Study, trial: FrozenTrial) -> None:
     write_note(study, trial, CLAIM, None)
 
 
-def orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> list[FrozenTrial]:
-    """The RUNNING trials whose worker is gone; heartbeats are in seconds since the epoch."""
-    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-    return [trial for trial in running if _orphaned(trial, heartbeats)]
-
-
 def fail(study: optuna.Study, trial: optuna.Trial | FrozenTrial, reason: str) -> bool:
     """End a RUNNING trial that was not measured; False when somebody else has ended it."""
     return end_as_failed(study, trial, REASON, reason)
 
 
-def _never_ran(trial: FrozenTrial, reason: str) -> bool:
-    """A trial was ended for that reason, and not with a measurement."""
-    attrs = trial.user_attrs
-    return trial.state is TrialState.FAIL and OUTCOME not in attrs and attrs.get(REASON) == reason
+def orphans(study: optuna.Study, heartbeats: Mapping[str, float]) -> list[FrozenTrial]:
+    """The RUNNING trials whose worker is gone; heartbeats are in seconds since the epoch."""
+    running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+    return [trial for trial in running if _orphaned(trial, heartbeats)]
 
 
 def _orphaned(trial: FrozenTrial, heartbeats: Mapping[str, float]) -> bool:
@@ -212,3 +271,9 @@ def _orphaned(trial: FrozenTrial, heartbeats: Mapping[str, float]) -> bool:
     started = trial.datetime_start or datetime.now()
     last_seen = max(heartbeats.get(text, 0.0), started.timestamp())
     return time.time() - last_seen > STALE_S
+
+
+def _never_ran(trial: FrozenTrial, reason: str) -> bool:
+    """The trial was ended for that reason, and not with a measurement."""
+    attrs = trial.user_attrs
+    return trial.state is TrialState.FAIL and OUTCOME not in attrs and attrs.get(REASON) == reason

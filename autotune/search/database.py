@@ -24,7 +24,7 @@ _PACKAGES = {
     "MySQLdb": "mysqlclient",
     "pymysql": "PyMySQL",
 }
-"""What brings the module of a driver."""
+"""Packages that bring the module of a driver."""
 
 _TABLE = "studies"
 """One of those that Optuna makes."""
@@ -46,12 +46,20 @@ def open_database(url: str) -> RDBStorage:
         {"connect_args": {"timeout": 60}} if parsed.get_backend_name() == "sqlite" else None
     )
     with _opening(parsed):
-        return _created(url, engine)
+        # With patience while another process is creating the same tables.
+        for _ in range(_CREATION_RETRIES):
+            try:
+                return RDBStorage(url, engine_kwargs=engine)
+            except (IntegrityError, OperationalError, ProgrammingError) as error:
+                if not isinstance(error, IntegrityError) and "already exists" not in str(error):
+                    raise
+                time.sleep(_CREATION_PAUSE_S)
+        return RDBStorage(url, engine_kwargs=engine)
 
 
 @contextmanager
 def _opening(parsed: URL) -> Iterator[None]:
-    """Say what is wrong in one line that shows no password."""
+    """Report faults in one line that shows no password."""
     shown = parsed.render_as_string(hide_password=True)
     try:
         yield
@@ -60,12 +68,11 @@ def _opening(parsed: URL) -> Iterator[None]:
             f"storage {shown} needs a database driver: {_remedy(error)}"
         ) from error
     except (SQLAlchemyError, RuntimeError, ValueError) as error:
-        reason = first_line(error)
-        raise StudyError(f"cannot open storage {shown}: {reason}") from error
+        raise StudyError(f"cannot open storage {shown}: {first_line(error)}") from error
 
 
 def file_of(url: str) -> Path | None:
-    """The file of an SQLite database, whether it is there or not; None of any other.
+    """The file of an SQLite database, which need not be there; None of any other.
 
     Raises:
         StudyError: the URL is no URL.
@@ -108,7 +115,7 @@ def _parsed(url: str) -> URL:
 
 
 def _remedy(error: ImportError) -> str:
-    """What to install; Optuna's own error does not say it, but the one that it was raised from."""
+    """The package to install, from the error behind Optuna's own, which does not say it."""
     cause = error.__cause__ if isinstance(error.__cause__, ImportError) else error
     module = (cause.name or "").partition(".")[0]
     if cause.name != module or not module:
@@ -118,15 +125,3 @@ def _remedy(error: ImportError) -> str:
         f"pip install {_PACKAGES.get(module, module)}, or name one that is installed in the URL, "
         "as in postgresql+psycopg2://"
     )
-
-
-def _created(url: str, engine: dict[str, Any] | None) -> RDBStorage:
-    """Open a database, with patience while another process is creating the same tables."""
-    for _ in range(_CREATION_RETRIES):
-        try:
-            return RDBStorage(url, engine_kwargs=engine)
-        except (IntegrityError, OperationalError, ProgrammingError) as error:
-            if not isinstance(error, IntegrityError) and "already exists" not in str(error):
-                raise
-            time.sleep(_CREATION_PAUSE_S)
-    return RDBStorage(url, engine_kwargs=engine)

@@ -33,14 +33,10 @@ class SpaceExhaustedError(AutotuneError, optuna.TrialPruned):
 
 
 class Proposer(Protocol):
-    """Where points come from; what it proposes may be invalid or visited."""
+    """Source of points; what it proposes may be invalid or visited."""
 
     def propose(self, number: int, ledger: Ledger) -> Mapping[str, Value]:
-        """A complete point, by flat names, for trial `number`.
-
-        Asked again for the same trial, after another worker took what it proposed, it may
-        answer the same.
-        """
+        """A complete point, by flat names, for trial `number`; asked again, it may be the same."""
         ...
 
 
@@ -156,8 +152,10 @@ class FeasibleSampler(BaseSampler):
     ) -> tuple[int, Mapping[str, Value] | None] | None:
         """An unvisited row, and the proposal it was moved from if it was; None: none is left."""
         visited = self.ledger.visited
-        if not enqueued and (first := self._next_first()) is not None:
-            return first, None
+        while self.first and self.first[0] in visited:
+            self.first.popleft()
+        if not enqueued and self.first:
+            return self.first[0], None
         if self.ledger.exhausted:
             return None
         proposed = self._proposer.propose(number, self.ledger)
@@ -169,15 +167,10 @@ class FeasibleSampler(BaseSampler):
         row = self.space.nearest(proposed, visited)
         return None if row is None else (row, proposed)
 
-    def _next_first(self) -> int | None:
-        while self.first and self.first[0] in self.ledger.visited:
-            self.first.popleft()
-        return self.first[0] if self.first else None
-
     def _overlay(
         self, enqueued: Mapping[str, Value], proposed: Mapping[str, Value]
     ) -> dict[str, Value]:
-        """What was enqueued, where it names values there are, and the proposal for the rest."""
+        """The enqueued values, where there are such, and the proposal for the rest."""
         choices = self.space.choices
         wanted = {k: v for k, v in enqueued.items() if v in choices.get(k, ())}
         return self.space.suggest(

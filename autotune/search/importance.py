@@ -1,4 +1,4 @@
-"""Which parameters decide whether a configuration is among the fast ones, and how sure that is."""
+"""Importance of parameters for a configuration to be among the fast ones, and its interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.storages import InMemoryStorage
 from optuna.trial import create_trial
 
-from autotune.search.quiet import quiet
+from autotune.search.internals import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping, Sequence
@@ -38,14 +38,7 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How much a parameter matters.
-
-    Attributes:
-        name: of the parameter.
-        share: its part of all parameters' importance; they add up to 1.
-        low: lower end of the bootstrap interval (95 %) of that.
-        high: its upper end.
-    """
+    """A parameter's share of all parameters' importance, and its bootstrap interval (95 %)."""
 
     name: str
     share: float
@@ -84,19 +77,14 @@ def importances(
     tail = (1 - _CONFIDENCE) / 2
     result = []
     for name, share in found.items():
-        low, high = np.quantile([each.get(name, 0.0) for each in resampled], (tail, 1 - tail))
+        low, high = np.quantile([shares.get(name, 0.0) for shares in resampled], (tail, 1 - tail))
         # A resample repeats points, which makes it a little more decided than the points are.
         result.append(Importance(name, share, min(share, float(low)), max(share, float(high))))
-    return sorted(result, key=lambda each: (-each.share, each.name))
+    return sorted(result, key=lambda one: (-one.share, one.name))
 
 
 class _Study(InMemoryStorage):
-    """A study of which any selection of trials can be evaluated, without copying them each time.
-
-    Args:
-        points: values by parameter.
-        times: what each took.
-    """
+    """A study of which any selection of trials can be evaluated without copying them."""
 
     def __init__(self, points: Sequence[Mapping[str, Value]], times: Sequence[float]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""All that is used here of Optuna's private parts, in one place.
+"""Optuna's private parts, its log lines and its interrupted writes, each handled here alone.
 
 A claim must be written to a trial that another object represents, and a trial be ended that this
 process did not start; Optuna's public interface has neither. What is used: `Study._storage` and
@@ -7,12 +7,21 @@ process did not start; Optuna's public interface has neither. What is used: `Stu
 
 from __future__ import annotations
 
+import logging
+import signal
+import threading
+import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.core.interrupt import SIGNALS
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from optuna.storages import BaseStorage
 
 TESTED = ("5.0",)
@@ -43,3 +52,95 @@ def end_as_failed(
 
 def _storage(study: optuna.Study) -> BaseStorage:
     return study._storage
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[None]:
+    """Deliver a signal of `SIGNALS` that arrives inside the block when the block has ended.
+
+    A trial is several writes (created, claimed, its parameters, its end). An interrupt between
+    two of them would leave a trial that nobody owns, or the journal's lock file behind. Only the
+    main thread handles signals, so elsewhere there is nothing to do.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    received: list[int] = []
+    previous = {
+        number: signal.signal(number, lambda number, frame: received.append(number))
+        for number in SIGNALS
+        if signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            # None: the handler was not installed from Python and cannot be put back from here.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for arrived in received:
+            signal.raise_signal(arrived)
+
+
+class _Muted(threading.local):
+    """Categories of warnings that the current thread drops; empty outside of `quiet`.
+
+    Nothing of the whole process is saved and put back, which threads would do in each other's
+    way, and after which Python shows once more every warning that it shows once. A filter is set,
+    and passes everything but what comes from a thread that is inside of `quiet`.
+    """
+
+    categories: tuple[type[Warning], ...] = ()
+
+
+_muted = _Muted()
+
+
+class _AnyMuted(type):
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _muted.categories)
+
+
+class _MutedWarning(Warning, metaclass=_AnyMuted):
+    """The category of the filter: no warning has it, and in `quiet` those that are dropped do."""
+
+
+_FILTER = ("ignore", None, _MutedWarning, None, 0)
+"""The entry that `warnings.simplefilter` makes of it."""
+
+_KNOWN = [0]
+"""Loggers of all names when Optuna's were last given the filter."""
+
+
+@contextmanager
+def quiet(*categories: type[Warning]) -> Iterator[None]:
+    """Run a block in which this thread's Optuna logs errors only and warns of no experiments.
+
+    Args:
+        categories: further warnings that are dropped inside.
+    """
+    _set_filters()
+    outer = _muted.categories
+    _muted.categories = (optuna.exceptions.ExperimentalWarning, *outer, *categories)
+    try:
+        yield
+    finally:
+        _muted.categories = outer
+
+
+def _passes(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR or not _muted.categories
+
+
+def _set_filters() -> None:
+    """Set what is not set: a program may drop or add filters, and Optuna's modules come late."""
+    if [*warnings.filters[:1]] != [_FILTER]:
+        warnings.simplefilter("ignore", _MutedWarning)
+    loggers = logging.root.manager.loggerDict
+    if len(loggers) != _KNOWN[0]:
+        _KNOWN[0] = len(loggers)
+        for name, logger in [*loggers.items()]:
+            if name.startswith("optuna.") and isinstance(logger, logging.Logger):
+                logger.addFilter(_passes)  # which adds none twice
+
+
+_set_filters()

@@ -11,8 +11,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.printable import first_line
-from autotune.search.internals import trial_id
-from autotune.search.quiet import quiet
+from autotune.search.internals import quiet, trial_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Encoding:
-    """How a sampler sees the parameters.
+    """A sampler's view of the parameters.
 
     Args:
         space: the names and their values.
-        flat: whether every name is always there, or a family's only when it is chosen. Flat is
-            for samplers that need one fixed space; names that do not apply are then noise.
-        ordinal: whether a parameter is an integer, the position among its values, or categorical.
+        flat: every name is always there; else a family's only when it is chosen. Flat is for
+            samplers that need one fixed space; names that do not apply are then noise.
+        ordinal: a parameter is an integer, the position among its values; else categorical.
     """
 
     def __init__(self, space: StudySpace, *, flat: bool, ordinal: bool = False) -> None:
@@ -62,7 +61,8 @@ class MirrorProposer:
     The mirror has the same trial numbers, states and values; its parameters are the claimed
     ones, encoded. So a sampler learns from what ran, not from what it proposed; a numeric sampler
     can work on a categorical study; trials of other workers count as running; and a sampler's own
-    notes (CMA-ES pickles its state into trials) never reach the storage that users share.
+    notes (CMA-ES pickles its state into trials) never reach the storage that users share. A trial
+    whose copy has ended is not looked at again.
 
     Args:
         encoding: how the sampler sees the parameters.
@@ -80,8 +80,9 @@ class MirrorProposer:
         self._seed = seed
         self._storage = optuna.storages.InMemoryStorage()
         with quiet():
-            study = optuna.create_study(storage=self._storage)
-        self._name = study.study_name
+            self._name = optuna.create_study(storage=self._storage).study_name
+        self._copied = 0
+        self._open: list[int] = []
         # The sampler's own values of names that do not apply to the claimed point.
         self._wishes: dict[int, dict[str, Value]] = {}
 
@@ -94,7 +95,12 @@ class MirrorProposer:
         with quiet():
             sampler = self._sampler(trial_seed(self._seed, number))
             try:
-                return self._proposed(sampler, number, ledger)
+                # A fresh handle: a study caches its trials between ask and tell.
+                study = optuna.load_study(
+                    study_name=self._name, storage=self._storage, sampler=sampler
+                )
+                self._copy(study, ledger, number)
+                wish = self._ask(study, sampler, study.get_trials(deepcopy=False)[number])
             except AutotuneError:
                 raise
             except Exception as error:  # a sampler may be anybody's
@@ -103,12 +109,6 @@ class MirrorProposer:
                     f"sampler {cls.__module__}.{cls.__qualname__} failed in trial {number} "
                     f"({type(error).__name__}: {first_line(error)}): choose another one"
                 ) from error
-
-    def _proposed(self, sampler: BaseSampler, number: int, ledger: Ledger) -> dict[str, Value]:
-        # A fresh handle: a study caches its trials between ask and tell.
-        study = optuna.load_study(study_name=self._name, storage=self._storage, sampler=sampler)
-        self._copy(study, ledger, number)
-        wish = self._ask(study, sampler, study.get_trials(deepcopy=False)[number])
         self._wishes[number] = wish
         return self._encoding.space.suggest(lambda name: self._encoding.decode(name, wish[name]))
 
@@ -116,70 +116,64 @@ class MirrorProposer:
         self, study: optuna.Study, sampler: BaseSampler, trial: FrozenTrial
     ) -> dict[str, Value]:
         """One whole point: what the sampler decides jointly, then the rest one by one."""
-        encoding = self._encoding
+        distributions, choices = self._encoding.distributions, self._encoding.space.choices
         sampler.before_trial(study, trial)
         wish: dict[str, Value] = {}
-        if encoding.flat:
-            inferred = sampler.infer_relative_search_space(study, trial)
-            joint = sampler.sample_relative(study, trial, inferred)
-            for name in encoding.distributions:
-                wish[name] = self._value(study, sampler, trial, name, joint)
-            return wish
-        for stage in encoding.space.stages():
+        flat = [lambda decided: tuple(distributions)]
+        for stage in flat if self._encoding.flat else self._encoding.space.stages():
             names = stage(wish)
-            several = {
-                name: encoding.distributions[name]
-                for name in names
-                if not encoding.distributions[name].single()
-            }
+            if self._encoding.flat:
+                several = sampler.infer_relative_search_space(study, trial)
+            else:
+                several = {n: distributions[n] for n in names if not distributions[n].single()}
             joint = sampler.sample_relative(study, trial, several)
             for name in names:
-                wish[name] = self._value(study, sampler, trial, name, joint)
+                if name in joint:
+                    wish[name] = joint[name]
+                elif distributions[name].single():
+                    wish |= self._encoding.encode({name: choices[name][0]})
+                else:
+                    wish[name] = sampler.sample_independent(
+                        study, trial, name, distributions[name]
+                    )
         return wish
-
-    def _value(
-        self,
-        study: optuna.Study,
-        sampler: BaseSampler,
-        trial: FrozenTrial,
-        name: str,
-        joint: Mapping[str, Value],
-    ) -> Value:
-        distribution = self._encoding.distributions[name]
-        if name in joint:
-            return joint[name]
-        if distribution.single():
-            return self._encoding.encode({name: self._encoding.space.choices[name][0]})[name]
-        value: Value = sampler.sample_independent(study, trial, name, distribution)
-        return value
 
     def _copy(self, study: optuna.Study, ledger: Ledger, number: int) -> None:
         """Bring the mirror's trials up to date, up to and including trial `number`."""
         mirrored = study.get_trials(deepcopy=False)
-        for trial in ledger.trials[: number + 1]:
-            if trial.number >= len(mirrored):
-                study.add_trial(self._template(trial, ledger))
-                continue
-            twin = mirrored[trial.number]
-            if twin.state is not TrialState.RUNNING or trial.number == number:
-                continue
-            row = ledger.rows.get(trial.number)
-            if row is not None and (not twin.params or trial.state.is_finished()):
-                for name, value in self._params(trial.number, row).items():
-                    distribution = self._encoding.distributions[name]
-                    self._storage.set_trial_param(
-                        trial_id(twin), name, distribution.to_internal_repr(value), distribution
-                    )
-            if trial.state.is_finished():
-                for step, reported in trial.intermediate_values.items():
-                    self._storage.set_trial_intermediate_value(trial_id(twin), step, reported)
-                self._wishes.pop(trial.number, None)
-                twin = self._storage.get_trial(trial_id(twin))
-                study.sampler.after_trial(study, twin, trial.state, trial.values)
-                self._storage.set_trial_state_values(trial_id(twin), trial.state, trial.values)
+        running = []
+        for at in self._open:
+            trial = ledger.trials[at]
+            if at < number:
+                self._update(study, trial, mirrored[at], ledger.rows.get(at))
+            if at >= number or not trial.state.is_finished():
+                running.append(at)
+        for trial in ledger.trials[self._copied : number + 1]:
+            template = self._template(trial, ledger.rows.get(trial.number))
+            study.add_trial(template)
+            if template.state is TrialState.RUNNING:
+                running.append(trial.number)
+        self._open, self._copied = running, max(self._copied, number + 1)
 
-    def _template(self, trial: FrozenTrial, ledger: Ledger) -> FrozenTrial:
-        row = ledger.rows.get(trial.number)
+    def _update(
+        self, study: optuna.Study, trial: FrozenTrial, twin: FrozenTrial, row: int | None
+    ) -> None:
+        """Bring the copy of a trial that was running up to date."""
+        finished, key = trial.state.is_finished(), trial_id(twin)
+        if row is not None and (not twin.params or finished):
+            for name, value in self._params(trial.number, row).items():
+                distribution = self._encoding.distributions[name]
+                internal = distribution.to_internal_repr(value)
+                self._storage.set_trial_param(key, name, internal, distribution)
+        if finished:
+            for step, reported in trial.intermediate_values.items():
+                self._storage.set_trial_intermediate_value(key, step, reported)
+            self._wishes.pop(trial.number, None)
+            twin = self._storage.get_trial(key)
+            study.sampler.after_trial(study, twin, trial.state, trial.values)
+            self._storage.set_trial_state_values(key, trial.state, trial.values)
+
+    def _template(self, trial: FrozenTrial, row: int | None) -> FrozenTrial:
         params = {} if row is None else self._params(trial.number, row)
         state = trial.state
         if state is TrialState.WAITING:
@@ -197,13 +191,12 @@ class MirrorProposer:
 
     def _params(self, number: int, row: int) -> dict[str, Value]:
         """The point at `row` as the sampler sees it, with the names that do not apply if flat."""
-        active = self._encoding.encode(self._encoding.space.params(row))
+        encode, space = self._encoding.encode, self._encoding.space
+        active = encode(space.params(row))
         if not self._encoding.flat:
             return active
-        middle = {
-            name: values[len(values) // 2] for name, values in self._encoding.space.choices.items()
-        }
-        return {**self._encoding.encode(middle), **self._wishes.get(number, {}), **active}
+        middle = {name: values[len(values) // 2] for name, values in space.choices.items()}
+        return {**encode(middle), **self._wishes.get(number, {}), **active}
 
 
 def trial_seed(seed: int, number: int) -> int:

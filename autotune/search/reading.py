@@ -1,33 +1,76 @@
-"""Reading what a study holds, to report on it: nothing is proposed, claimed or written."""
+"""Trials and studies as they are stored: measurements as attributes, records for reports."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Generic
 
 import optuna
 
+from autotune.core import checks
 from autotune.core.configuration import Candidate, Configuration
-from autotune.search.quiet import quiet
-from autotune.search.records import TrialRecord, trial_record
+from autotune.core.errors import InputError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.search.claims import OUTCOME, REASON, claim_of
+from autotune.search.internals import quiet
 from autotune.search.storage import close_storage, journal_path, open_storage, storage_errors
-from autotune.search.study import SPACE, SUBJECT
-from autotune.search.study_space import FAMILY
-from autotune.search.tuning_study import RUN
+from autotune.search.study_space import FAMILY, PointT
 
 if TYPE_CHECKING:
+    from datetime import datetime
     from pathlib import Path
 
     from optuna.trial import FrozenTrial
 
     from autotune.core.configuration import Value
 
+SPACE = "autotune:space"
+"""Study attribute: the digest of the space its trials come from."""
+
+SUBJECT = "autotune:subject"
+"""Study attribute: what its trials are of, as `Subject.key` has it."""
+
+RUN = "autotune:run:"
+"""Begins the study attributes that describe its runs, one each: sampler, machine, time."""
+
+MEASUREMENT = "measurement"
+"""Trial attribute: the measurement's numbers. What it costs by the objective, which is the median
+where that is time, is the trial's value."""
+
+TIMED = (Outcome.OK, Outcome.ABANDONED)
+"""Outcomes that come with a median."""
 
 _LONGEST_LINE = 1 << 16
 """Bytes of a journal's first line that are read: it says no more than a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRecord(Generic[PointT]):
+    """One trial of a study, as reports want it.
+
+    Attributes:
+        number: its number in the study.
+        state: Optuna's state: RUNNING, COMPLETE, PRUNED, FAIL.
+        candidate: what it runs or ran; None when it never got that far.
+        measurement: what came of it; None while it runs, or when its worker was lost.
+        reason: why it failed; "orphaned" or "interrupted" when it was never measured.
+        moved: the sampler had proposed another point.
+        started: local time.
+        ended: local time; None while it runs.
+    """
+
+    number: int
+    state: str
+    candidate: PointT | None
+    measurement: Measurement | None
+    reason: str
+    moved: bool
+    started: datetime | None
+    ended: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +95,81 @@ class StoredStudy:
     trials: tuple[TrialRecord[Candidate], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Numbers:
+    """The numbers of a measurement; those that are not there are not written."""
+
+    median_s: checks.Finite | None = None
+    interval_s: tuple[checks.Finite, checks.Finite] | None = None
+    repeats: checks.Integer = 0
+    error: checks.Finite | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+def attributes(measurement: Measurement) -> dict[str, Any]:
+    """The user attributes of a measurement. `OUTCOME` comes last: then all are there.
+
+    Raises:
+        InputError: a median is missing, or not a positive finite number of seconds.
+    """
+    median = measurement.median_s
+    if measurement.outcome in TIMED and (median is None or not 0 < median < float("inf")):
+        raise InputError(
+            f"outcome {measurement.outcome} needs a positive, finite median in seconds, "
+            f"got {median}"
+        )
+    interval, error = measurement.interval_s, measurement.error
+    numbers: dict[str, Any] = {
+        "median_s": median,
+        "interval_s": None if interval is None else list(interval),
+        "repeats": measurement.repeats or None,
+        "error": error if error is not None and isfinite(error) else None,
+        "details": dict(measurement.details) or None,
+    }
+    numbers = {name: value for name, value in numbers.items() if value is not None}
+    found = {MEASUREMENT: numbers, REASON: measurement.reason}
+    return {**{k: v for k, v in found.items() if v}, OUTCOME: measurement.outcome.value}
+
+
+def measurement_of(trial: FrozenTrial) -> Measurement | None:
+    """A trial's measurement; None where its attributes are not as `attributes` writes them."""
+    stored = trial.user_attrs
+    try:
+        outcome: Outcome = checks.checked(stored.get(OUTCOME), Outcome)
+        numbers: _Numbers = checks.checked(stored.get(MEASUREMENT, {}), _Numbers)
+    except InputError:
+        return None
+    median = trial.value if numbers.median_s is None else numbers.median_s
+    if median is None and outcome in TIMED:
+        return None
+    details = numbers.details.items()
+    return Measurement(
+        outcome=outcome,
+        median_s=median,
+        interval_s=numbers.interval_s,
+        repeats=numbers.repeats,
+        error=numbers.error,
+        reason=str(stored.get(REASON, "")),
+        details={k: v for k, v in details if isinstance(v, str) or checks.is_number(v)},
+    )
+
+
+def trial_record(trial: FrozenTrial, candidate: PointT | None) -> TrialRecord[PointT]:
+    """Read a trial back."""
+    return TrialRecord(
+        number=trial.number,
+        state=trial.state.name,
+        candidate=candidate,
+        measurement=measurement_of(trial) if trial.state.is_finished() else None,
+        reason=str(trial.user_attrs.get(REASON, "")),
+        moved="proposed" in claim_of(trial),
+        started=trial.datetime_start,
+        ended=trial.datetime_complete,
+    )
+
+
 def read_study(name: str, storage: str | None, folder: Path) -> StoredStudy | None:
-    """The study of that name; None where there is none.
+    """The study of that name; None where there is none. Nothing is proposed, claimed or written.
 
     Args:
         name: the study's name.

@@ -1,4 +1,4 @@
-"""Samplers by name."""
+"""Samplers by name, and those that need no model."""
 
 from __future__ import annotations
 
@@ -6,27 +6,69 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Iterable
+from functools import partial
+from itertools import chain
+from random import Random
 from typing import TYPE_CHECKING, Any
 
-import optuna
+from optuna import samplers
 from optuna.samplers import BaseSampler
 
 from autotune.core import arguments
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.core.printable import first_line, shown
 from autotune.core.suggestions import did_you_mean
-from autotune.search.exhaustive import ExhaustiveProposer, RandomProposer
 from autotune.search.feasible import FeasibleSampler, Proposer
+from autotune.search.internals import quiet
 from autotune.search.mirror import Encoding, MirrorProposer, trial_seed
 from autotune.search.model import ModelProposer
-from autotune.search.quiet import quiet
 from autotune.search.study_space import StudySpace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from autotune.core.configuration import Value
+    from autotune.search.claims import Ledger
     from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
+
+
+class ExhaustiveProposer:
+    """Proposes the valid configurations in canonical order."""
+
+    def __init__(self, space: StudySpace, seed: int = 0) -> None:
+        self._space = space
+        self._next = 0
+
+    def propose(self, number: int, ledger: Ledger) -> dict[str, Value]:
+        """The next unvisited row; rows that were given up by other trials come at the end."""
+        size = self._space.size
+        rows = chain(range(self._next, size), range(self._next))
+        self._next = next(row for row in rows if row not in ledger.visited)
+        return self._space.params(self._next)
+
+
+class RandomProposer:
+    """Proposes uniformly among the valid configurations that are left.
+
+    Drawing every parameter by itself and moving to a valid point, as a wrapped
+    `optuna.samplers.RandomSampler` would, favours points beside large invalid regions.
+    """
+
+    def __init__(self, space: StudySpace, seed: int = 0) -> None:
+        self._space = space
+        self._seed = seed
+
+    def propose(self, number: int, ledger: Ledger) -> dict[str, Value]:
+        """A draw that depends on the seed, the trial's number and what is left."""
+        # Python's generator: a space may have more rows than NumPy's integers can count.
+        rng = Random(trial_seed(self._seed, number))
+        row = rng.randrange(self._space.size - len(ledger.visited))
+        for taken in sorted(ledger.visited):  # of those left, the one at this position
+            if taken > row:
+                break
+            row += 1
+        return self._space.params(row)
 
 
 def sampler_names() -> tuple[str, ...]:
@@ -74,10 +116,8 @@ def make_sampler(
     foreign = check_sampler(name, seed)
     if foreign is not None:
         return FeasibleSampler(foreign, space)
-    study_space = StudySpace(space)
-    if name == "auto":
-        return FeasibleSampler(ModelProposer(study_space, seed, prior), space)
-    return FeasibleSampler(_PROPOSERS[name](study_space, seed), space)
+    given = {"priors": prior} if name == "auto" else {}
+    return FeasibleSampler(_PROPOSERS[name](StudySpace(space), seed=seed, **given), space)
 
 
 def check_sampler(name: str, seed: int = 0) -> BaseSampler | None:
@@ -92,7 +132,11 @@ def check_sampler(name: str, seed: int = 0) -> BaseSampler | None:
         InputError: a class that cannot be built.
     """
     if name in _PROPOSERS:
-        _require(name, *_NEEDED.get(name, ()))
+        needed = _NEEDED.get(name, ())
+        if missing := [package for package in needed if not importlib.util.find_spec(package)]:
+            raise MissingDependencyError(
+                f"sampler {name!r} needs {', '.join(missing)}: pip install {' '.join(missing)}"
+            )
         return None
     if "." not in name:
         raise UnknownNameError(
@@ -106,72 +150,48 @@ def _priors(given: Any) -> Sequence[Prior]:
     several = isinstance(given, Iterable) and not isinstance(given, str | bytes)
     arguments.must("prior", "a list of priors, like MeasuredPrior", given, several)
     priors = list(given)
-    for each in priors:
-        known = callable(getattr(each, "over", None))
-        arguments.must("prior", "a list of priors, like MeasuredPrior", each, known)
+    for prior in priors:
+        known = callable(getattr(prior, "over", None))
+        arguments.must("prior", "a list of priors, like MeasuredPrior", prior, known)
     return priors
 
 
-def _tpe(space: StudySpace, seed: int) -> Proposer:
+def _mirrored(
+    space: StudySpace,
+    sampler: Callable[..., BaseSampler],
+    seed: int,
+    *,
+    flat: bool = True,
+    ordinal: bool = False,
+    **options: Any,
+) -> Proposer:
+    """A sampler of Optuna's, and how it sees the parameters."""
+    encoding = Encoding(space, flat=flat, ordinal=ordinal)
+    return MirrorProposer(encoding, lambda seed: sampler(seed=seed, **options), seed)
+
+
+_PROPOSERS: dict[str, Callable[..., Proposer]] = {
+    "auto": ModelProposer,
     # First the family, then its parameters jointly: what TPE's experimental `group` option does,
     # without looking for the groups in all trials again and again.
-    return MirrorProposer(
-        Encoding(space, flat=False),
-        lambda seed: optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=True),
-        seed,
-    )
-
-
-def _nsga2(space: StudySpace, seed: int) -> Proposer:
-    return MirrorProposer(
-        Encoding(space, flat=True), lambda seed: optuna.samplers.NSGAIISampler(seed=seed), seed
-    )
-
-
-def _gp(space: StudySpace, seed: int) -> Proposer:
-    return MirrorProposer(
-        Encoding(space, flat=True, ordinal=True),
-        lambda seed: optuna.samplers.GPSampler(seed=seed),
-        seed,
-    )
-
-
-def _cmaes(space: StudySpace, seed: int) -> Proposer:
-    return MirrorProposer(
-        Encoding(space, flat=True, ordinal=True),
-        lambda seed: optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
-        seed,
-    )
-
-
-def _random(space: StudySpace, seed: int) -> Proposer:
-    return RandomProposer(space, seed)
-
-
-def _exhaustive(space: StudySpace, seed: int) -> Proposer:
-    return ExhaustiveProposer(space)
-
-
-_PROPOSERS: dict[str, Callable[[StudySpace, int], Proposer]] = {
-    "auto": ModelProposer,
-    "tpe": _tpe,
-    "gp": _gp,
-    "cmaes": _cmaes,
-    "nsga2": _nsga2,
-    "random": _random,
-    "exhaustive": _exhaustive,
+    "tpe": partial(
+        _mirrored,
+        sampler=samplers.TPESampler,
+        flat=False,
+        multivariate=True,
+        constant_liar=True,
+    ),
+    "gp": partial(_mirrored, sampler=samplers.GPSampler, ordinal=True),
+    "cmaes": partial(
+        _mirrored, sampler=samplers.CmaEsSampler, ordinal=True, warn_independent_sampling=False
+    ),
+    "nsga2": partial(_mirrored, sampler=samplers.NSGAIISampler),
+    "random": RandomProposer,
+    "exhaustive": ExhaustiveProposer,
 }
 
 _NEEDED: dict[str, tuple[str, ...]] = {"gp": ("torch", "scipy"), "cmaes": ("cmaes",)}
 """Packages that Optuna imports for a sampler."""
-
-
-def _require(sampler: str, *packages: str) -> None:
-    missing = [name for name in packages if importlib.util.find_spec(name) is None]
-    if missing:
-        raise MissingDependencyError(
-            f"sampler {sampler!r} needs {', '.join(missing)}: pip install {' '.join(missing)}"
-        )
 
 
 def _load(path: str) -> type[BaseSampler]:
@@ -190,8 +210,10 @@ def _load(path: str) -> type[BaseSampler]:
 
 def _instance(cls: type[BaseSampler], seed: int) -> BaseSampler:
     name = f"{cls.__module__}.{cls.__qualname__}"
+    # NumPy's older generators take a seed of 32 bits.
+    short = seed if seed < 1 << 32 else trial_seed(seed, 0)
     try:
-        seeded = {"seed": _short(seed)} if "seed" in inspect.signature(cls).parameters else {}
+        seeded = {"seed": short} if "seed" in inspect.signature(cls).parameters else {}
         with quiet():
             return cls(**seeded)
     except TypeError as error:
@@ -204,8 +226,3 @@ def _instance(cls: type[BaseSampler], seed: int) -> BaseSampler:
             f"sampler {name} cannot be built ({type(error).__name__}: {first_line(error)}): "
             "choose another one"
         ) from error
-
-
-def _short(seed: int) -> int:
-    """A seed as NumPy's older generators take it, in 32 bits."""
-    return seed if seed < 1 << 32 else trial_seed(seed, 0)

@@ -10,7 +10,7 @@ from optuna.trial import TrialState, create_trial
 
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
-from autotune.search.quiet import quiet
+from autotune.search.internals import quiet
 from autotune.search.samplers import make_sampler
 from autotune.search.study_space import PointT
 from autotune.space import SearchSpace, SpaceUnion
@@ -98,7 +98,10 @@ class Searcher(Generic[PointT]):
             return None
         with quiet():
             trial = self._study.ask()
-            params = self._space.suggest(lambda name: self._suggest(trial, name))
+            choices = self._space.choices
+            params = self._space.suggest(
+                lambda name: cast("Value", trial.suggest_categorical(name, choices[name]))
+            )
         row = self._space.row(params)
         assert row is not None, "the sampler proposes valid points only"
         self._asked[row] = trial
@@ -141,12 +144,9 @@ class Searcher(Generic[PointT]):
         if value is not None and (self._best is None or value < self._best[1]):
             self._best = (row, float(value))
 
-    def _suggest(self, trial: optuna.Trial, name: str) -> Value:
-        return cast("Value", trial.suggest_categorical(name, self._space.choices[name]))
-
 
 def _finite(value: object) -> float:
-    """A told value as Python's own; NumPy's scalars are converted."""
+    """A told value as Python's own float; NumPy's scalars are converted."""
     try:
         number = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -1,28 +1,96 @@
-"""Opening a study's storage: an Optuna journal file, or any database Optuna knows."""
+"""Storages of studies: an Optuna journal file, or any database Optuna knows."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
+import os
 import re
+import threading
+import time
 import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 
 from autotune.core.errors import AutotuneError, CacheError, StudyError
 from autotune.core.printable import first_line, shown
-from autotune.search.journal_lock import JournalLock
-from autotune.search.quiet import quiet
+from autotune.search.internals import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from types import FrameType
+
+PATIENCE_S = 60.0
+"""Time to wait for a journal's lock. It is held for a write at a time: whoever has it for
+longer has been stopped, or writes to a disk that does not answer."""
+
+_PAUSE_S = 1e-3
+
+
+class JournalLock(JournalFileOpenLock):
+    """The system's lock on the journal itself (`flock`), which a dead process does not hold.
+
+    Optuna's own, of which this is one for want of a public base, are files beside the journal:
+    one that a killed process left is waited for half a minute. Like those, it is safe among
+    processes and among threads. On NFS the system passes it on to the server, and a lock of a
+    host that is gone ends when the server notices.
+
+    Args:
+        path: of the journal; made when missing, for its owner alone. A symbolic link is refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path))
+        self._path = path
+        self._local = threading.local()
+
+    def acquire(self) -> bool:
+        """Wait for the lock.
+
+        Raises:
+            StudyError: the journal is a link, or somebody has held the lock for a long time.
+        """
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise StudyError(
+                f"{self._path} is a symbolic link: remove it, or choose another study name"
+            ) from error
+        try:
+            self._wait(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._local.descriptor = descriptor
+        return True
+
+    def release(self) -> None:
+        """Give the lock back."""
+        os.close(self._local.descriptor)
+
+    def _wait(self, descriptor: int) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StudyError(
+                        f"another process has held {self._path} for {PATIENCE_S:g} s: end it, or "
+                        "use another study name"
+                    ) from None
+                time.sleep(_PAUSE_S)
+
 
 _RECORD_START = b'{"op_code":'
 
@@ -34,11 +102,11 @@ _DAMAGED = (
     AssertionError,
     RecursionError,
 )
-"""What Optuna raises when it reads foreign or damaged records."""
+"""Errors that Optuna raises when it reads foreign or damaged records."""
 
 
 def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
-    """Open where a study is kept.
+    """Open the storage of a study.
 
     Args:
         url: a database URL such as `sqlite:///studies.db`; None for a journal file.
@@ -83,7 +151,7 @@ def check_storage(url: str) -> None:
 
 @contextmanager
 def storage_errors(name: str) -> Iterator[None]:
-    """Say in one line what is wrong with the storage of a study.
+    """Report faults of a study's storage in one line.
 
     Raises:
         CacheError: it cannot be written, or is gone.
@@ -103,16 +171,14 @@ def storage_errors(name: str) -> Iterator[None]:
             f"the storage of study {name!r} was removed meanwhile: start again"
         ) from error
     except _DAMAGED as error:
-        if not any(_is_of_storages(frame) for frame, _ in traceback.walk_tb(error.__traceback__)):
+        frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        modules = (str(frame.f_globals.get("__name__")) for frame in frames)
+        if not any(module.startswith("optuna.storages") for module in modules):
             raise
         raise StudyError(
             f"what is stored of study {name!r} is damaged ({type(error).__name__}: "
             f"{first_line(error)}): choose another name with --study; it was left as it is"
         ) from error
-
-
-def _is_of_storages(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__")).startswith("optuna.storages")
 
 
 def journal_path(folder: Path, name: str) -> Path:
@@ -121,7 +187,7 @@ def journal_path(folder: Path, name: str) -> Path:
 
 
 def close_storage(storage: BaseStorage) -> None:
-    """Let go of what a storage keeps open: the connections to a database."""
+    """Close the connections to a database."""
     if isinstance(storage, RDBStorage):
         storage.remove_session()
         storage.engine.dispose()
@@ -219,10 +285,9 @@ def _open_journal(path: Path) -> StudyJournal:
 
 
 def _corrupt(path: Path, why: str) -> StudyError:
-    first_line = " ".join(why.split())
     return StudyError(
-        f"{path} is not a readable study journal ({first_line}): move it away, or use another "
-        "study name; the file was left as it is"
+        f"{path} is not a readable study journal ({' '.join(why.split())}): move it away, or "
+        "use another study name; the file was left as it is"
     )
 
 

@@ -11,8 +11,8 @@ from optuna.study import StudyDirection
 
 from autotune.core.errors import StudyError
 from autotune.core.objective import TIME, Objective
-from autotune.search.interrupts import deferred_interrupt
-from autotune.search.quiet import quiet
+from autotune.search.internals import deferred_interrupt, quiet
+from autotune.search.reading import SPACE, SUBJECT
 from autotune.search.samplers import make_sampler
 from autotune.search.storage import close_storage, open_storage, storage_errors
 from autotune.search.tuning_study import TuningStudy
@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
     from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
-
-SPACE = "autotune:space"
-"""Study attribute: the digest of the space its trials come from."""
-
-SUBJECT = "autotune:subject"
-"""Study attribute: what its trials are of, as `Subject.key` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +62,9 @@ class Subject:
             if there.get(name) != value
         ]
         if there.get("fingerprint") != self.fingerprint:
-            found.append(f"it is of {there.get('device')}, and this is {self._device(there)}")
+            other = "another " if self.device == there.get("device") else ""
+            found.append(f"it is of {there.get('device')}, and this is {other}{self.device}")
         return found
-
-    def _device(self, there: Mapping[str, Any]) -> str:
-        same = self.device == there.get("device")
-        return f"another {self.device}" if same else self.device
 
 
 def open_study(
@@ -94,9 +85,9 @@ def open_study(
         storage: an Optuna database URL; None for a journal file in `folder`.
         name: the study's name.
         folder: where journal files are kept; created when missing.
-        sampler: a sampler's name, see `make_sampler`.
+        sampler: a sampler's name, see `make_sampler`, as for `seed` and `prior`.
         seed: for the sampler.
-        prior: what is expected before anything is measured, see `make_sampler`.
+        prior: what is expected before anything is measured.
         subject: what its trials are of; None where only the space matters.
         objective: what trials cost by; the subject names it.
 
@@ -123,40 +114,30 @@ def open_study(
 
 def _check(study: optuna.Study, digest: str, subject: Subject | None) -> None:
     """Refuse a study of something else; mark a new one as ours."""
-    name = study.study_name
     attrs: dict[str, Any] = study.user_attrs
     stored = attrs.get(SPACE)
     begun = bool(study.get_trials(deepcopy=False))
+    fault = remark = ""
     if stored is None and (attrs or begun):
+        fault = "was not made by autotune"
+    elif study.directions != [StudyDirection.MINIMIZE]:
+        fault = "does not minimise one value"
+    elif subject is not None and begun and attrs.get(SUBJECT) is None:
+        fault = "holds trials and does not say of which problem and device"
+        remark = "; what it holds is kept"
+    elif (
+        subject is not None
+        and SUBJECT in attrs
+        and (differences := subject.differences(attrs[SUBJECT]))
+    ):
+        fault = f"is of something else: {'; '.join(differences)}"
+    elif stored not in (None, digest):
+        fault = f"belongs to search space {stored}, this one is {digest}"
+    if fault:
         raise StudyError(
-            f"study {name!r} was not made by autotune: choose another name with --study"
+            f"study {study.study_name!r} {fault}: choose another name with --study{remark}"
         )
-    if study.directions != [StudyDirection.MINIMIZE]:
-        raise StudyError(
-            f"study {name!r} does not minimise one value: choose another name with --study"
-        )
-    if subject is not None and (SUBJECT in attrs or begun):
-        _check_subject(name, attrs.get(SUBJECT), subject)
     if stored is None:
         study.set_user_attr(SPACE, digest)
-    elif stored != digest:
-        raise StudyError(
-            f"study {name!r} belongs to search space {stored}, this one is {digest}: "
-            "choose another name with --study"
-        )
     if subject is not None and SUBJECT not in attrs:
         study.set_user_attr(SUBJECT, subject.key())
-
-
-def _check_subject(name: str, stored: object, subject: Subject) -> None:
-    """Refuse a study of another problem, target or device, and one that does not say of which."""
-    if stored is None:
-        raise StudyError(
-            f"study {name!r} holds trials and does not say of which problem and device: choose "
-            "another name with --study; what it holds is kept"
-        )
-    if differences := subject.differences(stored):
-        raise StudyError(
-            f"study {name!r} is of something else: {'; '.join(differences)}: choose another name "
-            "with --study"
-        )

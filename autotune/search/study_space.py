@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Mapping, Sequence
 
 PointT = TypeVar("PointT", Configuration, Candidate)
-"""What the points of a space are: configurations, or a union's candidates."""
+"""Points of a space: configurations, or a union's candidates."""
 
 FAMILY = "family"
 """The parameter that chooses among a union's spaces."""
@@ -64,7 +64,7 @@ class StudySpace:
         return self.space.digest
 
     def stages(self) -> Sequence[Callable[[Mapping[str, Value]], Sequence[str]]]:
-        """Which names to decide together, in turn; each stage sees what was decided before."""
+        """Names to decide together, in turn; each stage sees what was decided before."""
         if isinstance(self.space, SearchSpace):
             return [lambda decided: tuple(self.choices)]
         return [lambda decided: (FAMILY,), lambda decided: self._names[decided[FAMILY]]]
@@ -83,7 +83,9 @@ class StudySpace:
 
     def params(self, row: int) -> dict[str, Value]:
         """The valid point at `row` by flat names."""
-        return self._flatten(self.space[row])
+        if isinstance(self.space, SearchSpace):
+            return dict(self.space[row])
+        return self.space.flatten(self.space[row])
 
     def row(self, params: Mapping[str, Value]) -> int | None:
         """The row of a complete point; None when it is incomplete or not valid."""
@@ -116,13 +118,6 @@ class StudySpace:
         point = self._unflatten(params)
         assert isinstance(point, Candidate)
         return self.space.nearest(point, excluded)
-
-    def _flatten(self, point: Candidate | Configuration) -> dict[str, Value]:
-        if isinstance(self.space, SearchSpace):
-            assert isinstance(point, Configuration)
-            return dict(point)
-        assert isinstance(point, Candidate)
-        return self.space.flatten(point)
 
     def _unflatten(self, params: Mapping[str, Value]) -> Candidate | Mapping[str, Value] | None:
         """The point that `params` names; None when the names are not those of one point."""

@@ -15,36 +15,27 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.core.errors import SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.objective import TIME, Objective
-from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, fail, orphans
+from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, Owner, fail, orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
-from autotune.search.interrupts import deferred_interrupt
-from autotune.search.owner import Owner
-from autotune.search.quiet import quiet
-from autotune.search.records import TrialRecord, attributes, measurement_of, trial_record
+from autotune.search.internals import deferred_interrupt, quiet
+from autotune.search.reading import RUN, TrialRecord, attributes, measurement_of, trial_record
 from autotune.search.storage import StudyJournal, close_storage, storage_errors
 from autotune.search.study_space import PointT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from types import TracebackType
 
     from autotune.core.configuration import Value
 
 _HEARTBEAT = "autotune:heartbeat:"
 _HEARTBEAT_S = 60.0
 
-RUN = "autotune:run:"
-"""Begins the study attributes that say what its runs were, one each: sampler, machine, time."""
-
 
 @dataclass(frozen=True, slots=True)
 class Proposal(Generic[PointT]):
-    """A candidate to measure.
+    """A candidate to measure, in the trial of that number.
 
-    Attributes:
-        number: the trial's number in the study.
-        candidate: a `Candidate` of a union, a `Configuration` of a plain space.
-        moved: whether the sampler had proposed an invalid or visited point nearby.
+    It is `moved` where the sampler had proposed an invalid or visited point nearby.
     """
 
     number: int
@@ -59,9 +50,7 @@ class TuningStudy(Generic[PointT]):
     or is running. Use it as a context manager: leaving it gives up the proposals that were not
     told, so that they can be proposed again.
 
-    Attributes:
-        name: the study's name.
-        optuna: the underlying study, for Optuna's own plots and dashboard.
+    `optuna` is the underlying study, for Optuna's own plots and dashboard.
     """
 
     def __init__(
@@ -86,20 +75,11 @@ class TuningStudy(Generic[PointT]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def enqueue(self, candidates: Iterable[PointT]) -> int:
-        """Propose known-good points first; invalid and visited ones are skipped.
-
-        Returns:
-            How many were taken.
-        """
+        """Propose known-good points first; returns how many are neither invalid nor visited."""
         ledger, first = self._sampler.ledger, self._sampler.first
         before = len(first)
         for candidate in candidates:
@@ -135,14 +115,12 @@ class TuningStudy(Generic[PointT]):
             trial = self.optuna.ask()
             try:
                 self._sampler.space.suggest(lambda name: self._suggest(trial, name))
-            except SpaceExhaustedError as error:
-                # Other workers took what was left.
+            except SpaceExhaustedError as error:  # other workers took what was left
                 fail(self.optuna, trial, str(error))
                 return None
-            except BaseException as error:
-                # Nothing was run, whatever it was: the trial must not stay open.
+            except BaseException:  # nothing was run: the trial must not stay open
                 fail(self.optuna, trial, INTERRUPTED)
-                raise error
+                raise
             self._sampler.refresh(self.optuna)
             self._running[trial.number] = trial
             ledger = self._sampler.ledger
@@ -166,8 +144,7 @@ class TuningStudy(Generic[PointT]):
         value, which is the median in seconds; every other outcome fails it with its reason.
 
         Returns:
-            Whether it was stored; False when another worker had taken this one for dead and
-            ended its trial.
+            True; False when another worker had taken this one for dead and ended its trial.
 
         Raises:
             InputError: the measurement lacks a usable median.
@@ -190,7 +167,8 @@ class TuningStudy(Generic[PointT]):
                     trial.set_user_attr(key, value)
                 self._end(trial, measurement)
             except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
-                if not self._frozen(proposal.number).state.is_finished():
+                frozen = self.optuna.get_trials(deepcopy=False)[proposal.number]
+                if not frozen.state.is_finished():
                     raise
                 return False
             return True
@@ -203,11 +181,7 @@ class TuningStudy(Generic[PointT]):
                 fail(self.optuna, trial, INTERRUPTED)
 
     def note_run(self, facts: Mapping[str, Any]) -> None:
-        """Keep what is to be known of this run beside its trials; later facts are added.
-
-        Args:
-            facts: JSON-able: sampler, seed, machine, seconds.
-        """
+        """Add JSON-able facts about this run (sampler, seed, machine, seconds) to the study."""
         if not self._run:
             self._run["started"] = datetime.now(UTC).isoformat()
         self._run |= facts
@@ -264,9 +238,6 @@ class TuningStudy(Generic[PointT]):
     def _record(self, trial: FrozenTrial) -> TrialRecord[PointT]:
         row = self._sampler.ledger.rows.get(trial.number)
         return trial_record(trial, None if row is None else self._point(row))
-
-    def _frozen(self, number: int) -> FrozenTrial:
-        return self.optuna.get_trials(deepcopy=False)[number]
 
     @contextmanager
     def _storing(self) -> Iterator[None]:

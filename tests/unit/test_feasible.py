@@ -12,12 +12,12 @@ from autotune.search.claims import (
     INTERRUPTED,
     ORPHANED,
     Ledger,
+    Owner,
     claim,
     fail,
     orphans,
     withdraw,
 )
-from autotune.search.owner import Owner
 from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace, SpaceUnion
 

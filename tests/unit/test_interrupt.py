@@ -12,7 +12,7 @@ import pytest
 
 from autotune.core.deadline import Deadline
 from autotune.core.interrupt import SIGNALS, STOP_S, CommandSignals, Interrupt, Signalled
-from autotune.search.interrupts import deferred_interrupt
+from autotune.search.internals import deferred_interrupt
 
 ASKED = pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from autotune.search.model.acquisition import log_expected_improvement
-from autotune.search.model.covariance import Kernel, _Evidence, fit
 from autotune.search.model.features import Points
-from autotune.search.model.posterior import Posterior
+from autotune.search.model.gaussian import Kernel, Posterior, _Evidence, fit
+from autotune.search.model.scoring import log_expected_improvement
 
 COLUMNS = 3
 GROUPS = np.array([0, 1, 1])

@@ -15,8 +15,8 @@ from autotune.search import (
     sampler_names,
 )
 from autotune.search.claims import Ledger
-from autotune.search.exhaustive import RandomProposer
 from autotune.search.mirror import Encoding, MirrorProposer
+from autotune.search.samplers import RandomProposer
 from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace, SpaceUnion
 

@@ -13,8 +13,8 @@ import threadpoolctl
 
 from autotune import Searcher, SearchSpace
 from autotune.search.importance import importances
+from autotune.search.internals import quiet
 from autotune.search.model.proposer import _ONE_THREAD
-from autotune.search.quiet import quiet
 
 
 def search(sampler: str, seed: int = 0, trials: int = 12) -> None:

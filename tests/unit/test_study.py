@@ -19,10 +19,9 @@ from optuna.trial import TrialState
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import CacheError, InputError, MissingDependencyError, StudyError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.search import Subject, journal_lock, open_study
-from autotune.search.claims import CLAIM
-from autotune.search.interrupts import deferred_interrupt
-from autotune.search.owner import Owner
+from autotune.search import Subject, open_study, storage
+from autotune.search.claims import CLAIM, Owner
+from autotune.search.internals import deferred_interrupt
 from autotune.search.reading import read_study
 from autotune.search.storage import slug
 from autotune.space import SearchSpace, SpaceUnion
@@ -458,7 +457,7 @@ class TestJournalLock:
     def test_who_is_killed_holds_it_no_longer(self, tmp_path, run_child, monkeypatch):
         child = run_child(
             """
-            from autotune.search.journal_lock import JournalLock
+            from autotune.search.storage import JournalLock
             JournalLock(Path(sys.argv[1])).acquire()
             print("held", flush=True)
             sys.stdin.readline()
@@ -467,18 +466,18 @@ class TestJournalLock:
             stdin=subprocess.PIPE,
         )
         assert child.stdout.readline() == "held\n"
-        monkeypatch.setattr(journal_lock, "PATIENCE_S", 0.05)
+        monkeypatch.setattr(storage, "PATIENCE_S", 0.05)
         with pytest.raises(StudyError, match=r"has held .*study.log for 0.05 s"):
             opened(tmp_path)
         child.kill()
         child.communicate()
         (tmp_path / "study.log.lock").symlink_to("study.log")  # as Optuna's own locks leave behind
-        monkeypatch.setattr(journal_lock.time, "sleep", None)  # nothing is waited for
+        monkeypatch.setattr(storage.time, "sleep", None)  # nothing is waited for
         with opened(tmp_path) as study:
             assert study.tell(study.ask(), ok())
 
     def test_threads_take_turns(self, tmp_path):
-        lock, inside = journal_lock.JournalLock(tmp_path / "journal"), []
+        lock, inside = storage.JournalLock(tmp_path / "journal"), []
 
         def use(_):
             for _ in range(50):
@@ -664,8 +663,8 @@ class TestUnused:
 
     def test_it_stays_as_long_as_somebody_else_holds_it(self, tmp_path, monkeypatch):
         """Who holds it is opening it, perhaps, and would be left with a file without a name."""
-        holder = journal_lock.JournalLock(tmp_path / "study.log")
-        monkeypatch.setattr(journal_lock, "PATIENCE_S", 0.0)
+        holder = storage.JournalLock(tmp_path / "study.log")
+        monkeypatch.setattr(storage, "PATIENCE_S", 0.0)
         with opened(tmp_path):
             holder.acquire()
         assert (tmp_path / "study.log").exists()

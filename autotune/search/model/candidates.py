@@ -1,4 +1,4 @@
-"""Which rows are scored: all of a space, or those worth it of a large one."""
+"""Rows that are scored: all of a space, or those worth it of a large one."""
 
 from __future__ import annotations
 
@@ -25,13 +25,7 @@ _DRAWN_SLOWLY = 1_024
 
 
 class Candidates:
-    """Distinct rows, and what the model sees of them.
-
-    Args:
-        space: the valid rows.
-        describe: what the model sees of rows.
-        rows: the candidates; None for all rows of the space.
-    """
+    """Rows as the model sees them by `describe`; all of the space where `rows` is None."""
 
     def __init__(
         self,
@@ -50,7 +44,7 @@ class Candidates:
 
     @property
     def whole(self) -> bool:
-        """Whether every row of the space is a candidate."""
+        """Every row of the space is a candidate."""
         return self._positions is None
 
     def row(self, position: int) -> int:
@@ -58,17 +52,13 @@ class Candidates:
         return self._rows[position]
 
     def positions(self, rows: Iterable[int]) -> list[int]:
-        """Where those of the rows are that are candidates."""
+        """Positions of those rows that are candidates."""
         if self._positions is None:
             return list(rows)
         return [self._positions[row] for row in rows if row in self._positions]
 
     def widen(self, centre: int) -> Points:
-        """Add a row and its neighbours.
-
-        Returns:
-            Those that were not there before.
-        """
+        """Add a row and its neighbours; returns those that were not there before."""
         if self._positions is None:
             return self.points[:0]
         near = (centre, *neighbours(self._space, centre))
@@ -83,8 +73,7 @@ class Candidates:
 def drawn_rows(space: StudySpace, centres: Collection[int], *seed: int) -> list[int] | None:
     """Rows of a large space to score: a uniform draw, some good rows and their neighbours.
 
-    Returns:
-        The rows in ascending order; None when the space is small enough to be scored whole.
+    They ascend; None when the space is small enough to be scored whole.
     """
     if space.size <= LARGEST_LISTED:
         return None

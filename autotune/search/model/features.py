@@ -1,11 +1,11 @@
-"""Configurations as numbers: what the model sees of a parameter."""
+"""Configurations as numbers: the model's view of parameters and programs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Value
     from autotune.search.study_space import StudySpace
-    from autotune.space import SpaceUnion
 
 _LARGEST_INDEX = 2**63 - 1
 
@@ -30,7 +29,7 @@ _ABSENT = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Some configurations as the model sees them.
+    """Some configurations as the model sees them; points are the last axis of every array.
 
     Attributes:
         features: shape (columns, points); distances between them are meaningful.
@@ -46,33 +45,22 @@ class Points:
     def __len__(self) -> int:
         return int(self.features.shape[1])
 
-    def __getitem__(self, part: slice | Sequence[int]) -> Points:
-        return Points(self.features[:, part], self.levels[:, part], self.expectations[:, part])
+    def __getitem__(self, part: slice | Sequence[int]) -> Self:
+        return type(self)(*(getattr(self, own.name)[..., part] for own in fields(self)))
 
-    def __add__(self, other: Points) -> Points:
-        return Points(
-            np.concatenate([self.features, other.features], axis=1),
-            np.concatenate([self.levels, other.levels], axis=1),
-            np.concatenate([self.expectations, other.expectations], axis=1),
-        )
+    def __add__(self, other: Self) -> Self:
+        names = [own.name for own in fields(self)]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
+        return type(self)(*(np.concatenate(pair, axis=-1) for pair in pairs))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parameter:
-    """One parameter of one family: where it stands and what its values become.
+class _Parameter(NamedTuple):
+    """One parameter of one family, and the features and level of each of its values."""
 
-    Attributes:
-        position: among the family's parameters.
-        group: among the parameters of all families.
-        columns: which features it fills.
-        table: these features for each of its values, shape (columns, values).
-        levels: the level of each of its values.
-    """
-
-    position: int
-    group: int
+    position: int  # among the family's parameters
+    group: int  # among the parameters of all families
     columns: slice
-    table: NDArray[np.float32]
+    table: NDArray[np.float32]  # shape (columns, values)
     levels: NDArray[np.int32]
 
 
@@ -92,14 +80,16 @@ class FeatureMap:
     Attributes:
         groups: for each column, the number of the parameter that it belongs to.
         parameters: how many parameters have more than one value.
-        compiled: for each of these, in the order of `Points.levels`, whether it is written into
-            the source of some family; the others are passed at the call by all.
+        compiled: for each of these, in the order of `Points.levels`, true where it is written
+            into the source of some family; the others are passed at the call by all.
     """
 
     def __init__(
         self, space: StudySpace, others: Iterable[Candidate | Mapping[str, Value]] = ()
     ) -> None:
-        self._members = _members(space.space)
+        self._members: Mapping[str, SearchSpace] = (
+            {"": space.space} if isinstance(space.space, SearchSpace) else space.space.spaces
+        )
         self._large = space.size > _LARGEST_INDEX
         self._values = _values_by_name(self._members.values(), others)
         self._columns: dict[str, slice] = {}
@@ -115,7 +105,7 @@ class FeatureMap:
             groups + [len(self._values)] * families, dtype=np.int64
         )
         members = self._members.values()
-        written = {p.name for each in members for p in each.parameters if not p.runtime}
+        written = {p.name for member in members for p in member.parameters if not p.runtime}
         self.compiled: NDArray[np.bool_] = np.array(
             [name in written for name in self._values] + [True] * (families > 0)
         )
@@ -125,10 +115,10 @@ class FeatureMap:
         """The configurations at some rows, without expectations."""
         points = self._blank(len(rows))
         for family, inside, codes in self._codes(rows):
-            for each in self._tables[family]:
-                column = codes[:, each.position]
-                points.features[each.columns, inside] = each.table[:, column]
-                points.levels[each.group, inside] = each.levels[column]
+            for own in self._tables[family]:
+                column = codes[:, own.position]
+                points.features[own.columns, inside] = own.table[:, column]
+                points.levels[own.group, inside] = own.levels[column]
             self._mark(points, family, inside)
         return points
 
@@ -193,23 +183,14 @@ class FeatureMap:
         table: list[_Parameter] = []
         groups = {name: group for group, name in enumerate(self._values)}
         for position, parameter in enumerate(member.parameters):
-            if parameter.name in self._values:
-                several = self._values[parameter.name]
+            if (name := parameter.name) in self._values:
+                several = self._values[name]
                 level = {value: number for number, value in enumerate(several)}
-                table.append(
-                    _Parameter(
-                        position,
-                        groups[parameter.name],
-                        self._columns[parameter.name],
-                        _features(parameter.values, several),
-                        np.array([level[value] for value in parameter.values], dtype=np.int32),
-                    )
-                )
+                levels = np.array([level[value] for value in parameter.values], dtype=np.int32)
+                features = _features(parameter.values, several)
+                columns = self._columns[name]
+                table.append(_Parameter(position, groups[name], columns, features, levels))
         return table
-
-
-def _members(space: SearchSpace | SpaceUnion) -> Mapping[str, SearchSpace]:
-    return {"": space} if isinstance(space, SearchSpace) else space.spaces
 
 
 def _values_by_name(
@@ -239,11 +220,7 @@ def _codes(member: SearchSpace, rows: NDArray[Any]) -> NDArray[np.int32]:
 
 
 def _features(own: Sequence[Value], several: Sequence[Value]) -> NDArray[np.float32]:
-    """Features of the values `own` of a parameter that has the values `several` somewhere.
-
-    Returns:
-        Shape (columns, len(own)).
-    """
+    """Features, shape (columns, len(own)), of some of a parameter's `several` values."""
     position = {value: at for at, value in enumerate(several)}
     at = [position[value] for value in own]
     numbers = [v for v in several if isinstance(v, int | float) and not isinstance(v, bool)]
@@ -251,22 +228,44 @@ def _features(own: Sequence[Value], several: Sequence[Value]) -> NDArray[np.floa
         if len(several) == 2:
             return np.array([at], dtype=np.float32)
         return (_APART * np.eye(len(several), dtype=np.float32))[:, at]
-    places = np.array([_place(float(v), float(min(numbers))) for v in numbers])
+    lowest = min(numbers)
+    # log2, of one more where there is a 0; the value itself where some are below 0.
+    more = 0 if lowest > 0 else 1
+    places = np.array([math.log2(float(v) + more) if lowest >= 0 else float(v) for v in numbers])
     table = [(places - places.min()) / np.ptp(places)]
     if len(numbers) > 3 and min(numbers) > 0 and all(isinstance(v, int) for v in numbers):
-        twos = np.array([_twos(int(v)) for v in numbers])
+        # How often 2 divides them.
+        twos = np.array([(int(v) & -int(v)).bit_length() - 1 for v in numbers])
         if any(int(v) & (int(v) - 1) for v in numbers) and np.ptp(twos):
             table.append(twos / twos.max())
     return np.stack(table)[:, at].astype(np.float32)
 
 
-def _place(value: float, lowest: float) -> float:
-    """log2, of one more where there is a 0; the value itself where some are below 0."""
-    if lowest > 0:
-        return math.log2(value)
-    return math.log2(value + 1) if lowest == 0 else value
+_COMPILING = 8.0
+"""Cost of a trial whose program has to be compiled, where one costs 1 that has been."""
 
 
-def _twos(value: int) -> int:
-    """How often 2 divides a number above 0."""
-    return (value & -value).bit_length() - 1
+def log_costs(points: Points, begun: Points, compiled: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Logarithm of what a trial of each point costs, given which trials have begun.
+
+    Improvement is to be had per second, not per trial (Snoek, Larochelle and Adams, "Practical
+    Bayesian optimization of machine learning algorithms", 2012).
+
+    Args:
+        points: the candidates.
+        begun: what was run or is running; its programs are compiled.
+        compiled: see `FeatureMap.compiled`.
+
+    Returns:
+        Shape (points,).
+    """
+    known = np.isin(_programs(points, compiled), _programs(begun, compiled))
+    return np.where(known, np.float32(0), np.float32(math.log(_COMPILING)))
+
+
+def _programs(points: Points, compiled: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """A number for each point, equal for those that are the same program."""
+    levels = points.levels[compiled].astype(np.uint64)
+    # Sums of random multiples, modulo 2^64: two programs share one by an accident of 1 in 10^19.
+    weights = np.random.default_rng(0).integers(2**64, size=len(levels), dtype=np.uint64)
+    return np.asarray((levels * weights[:, None]).sum(axis=0, dtype=np.uint64))

@@ -1,4 +1,4 @@
-"""What a study has found so far, in the order in which it was found."""
+"""The findings of a study so far, in the order in which they were found."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HistoryReader:
         self._observed: list[tuple[int, float | None]] = []
 
     def read(self, ledger: Ledger, but: int | None = None) -> History:
-        """What has been found, without the trial `but` that a proposal is wanted for."""
+        """The findings, without the trial `but` that a proposal is wanted for."""
         if ledger is not self._ledger:
             self._ledger, self._read, self._ended, self._observed = ledger, 0, [], []
         for number in ledger.ended[self._read :]:
@@ -64,14 +64,14 @@ class HistoryReader:
         self._read = len(ledger.ended)
         observed = self._observed
         if ledger.whole:  # of what was pruned only, nothing is known then
-            observed = [each for each in observed if each[0] in ledger.visited]
+            observed = [one for one in observed if one[0] in ledger.visited]
         pending = (ledger.rows.get(number) for number in ledger.open if number != but)
         running = tuple(row for row in pending if row is not None)
         return History(tuple(observed), running, ledger.visited)
 
 
 def _lost(trial: FrozenTrial) -> bool:
-    """Whether a trial's worker died or was interrupted before it knew anything."""
+    """The trial's worker died or was interrupted before it knew anything."""
     reason = trial.user_attrs.get(REASON)
     return OUTCOME not in trial.user_attrs and reason in (INTERRUPTED, ORPHANED)
 

@@ -1,4 +1,4 @@
-"""What is expected of configurations before any is measured."""
+"""Priors: expectations of configurations before any is measured."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
-from autotune.search.model.covariance import fit
 from autotune.search.model.features import FeatureMap
-from autotune.search.model.posterior import Posterior
-from autotune.search.model.response import informative, response
+from autotune.search.model.gaussian import Posterior, fit
+from autotune.search.model.scoring import informative, response
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Value
@@ -36,7 +35,7 @@ _MOST_FITTED = 120
 
 
 def standardised(expectation: Expectation, rows: Sequence[int]) -> Expectation:
-    """An expectation with mean 0 and standard deviation 1 over `rows`; 0 where it has no idea."""
+    """The expectation with mean 0 and standard deviation 1 over `rows`; 0 where it has no idea."""
     expected = expectation(rows)
     known = expected[np.isfinite(expected)]
     middle = float(known.mean()) if len(known) else 0.0
@@ -58,7 +57,7 @@ class Prior(Protocol):
     """
 
     def over(self, space: StudySpace) -> Expectation:
-        """What is expected of the rows of a space."""
+        """The expectation of the rows of a space."""
         ...
 
 
@@ -88,7 +87,7 @@ class MeasuredPrior:
                 "leave out failures, or the prior"
             )
         chosen = informative(times, _MOST_LEARNED)
-        self._points = [known[each][0] for each in chosen]
+        self._points = [known[at][0] for at in chosen]
         self._responses = response(times[chosen])
 
     def over(self, space: StudySpace) -> Expectation:

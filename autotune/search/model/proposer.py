@@ -15,13 +15,11 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.core import session
 from autotune.search.model.candidates import Candidates, drawn_rows, seeded
-from autotune.search.model.features import FeatureMap, Points
+from autotune.search.model.features import FeatureMap, Points, log_costs
 from autotune.search.model.history import History, HistoryReader
 from autotune.search.model.prior import standardised
-from autotune.search.model.programs import log_costs
-from autotune.search.model.schedule import FIRST_FIT, refit_at
-from autotune.search.model.success import SuccessModel
-from autotune.search.model.surrogate import Surrogate
+from autotune.search.model.scoring import FIRST_FIT, refit_at
+from autotune.search.model.surrogate import SuccessModel, Surrogate
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -150,7 +148,7 @@ class ModelProposer:
         return replace(points, expectations=expected.astype(np.float32))
 
     def _expected(self) -> list[Expectation]:
-        """What the priors expect of rows, standardised over the space."""
+        """Expectations of the priors, standardised over the space."""
         if self._expectations is None:
             self._expectations = [
                 standardised(prior.over(self._space), self._sample) for prior in self._priors
@@ -166,7 +164,7 @@ class ModelProposer:
         """The unvisited row that the priors together think best of."""
         if self._favourites is None:
             rows = self._sample
-            total = sum((each(rows) for each in self._expected()), np.zeros(len(rows)))
+            total = sum((expect(rows) for expect in self._expected()), np.zeros(len(rows)))
             order = np.argsort(total, kind="stable")[:_FAVOURITES]
             self._favourites = [rows[at] for at in order.tolist()]
         best = next((row for row in self._favourites if row not in history.visited), None)

@@ -1,16 +1,20 @@
-"""A model of what was observed, kept for the candidates that may be next."""
+"""Models of what was observed: how fast the candidates are, and whether they work."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from autotune.search.model.acquisition import log_expected_improvement
-from autotune.search.model.covariance import fit
-from autotune.search.model.posterior import Posterior
-from autotune.search.model.response import informative, response
-from autotune.search.model.schedule import LONGEST_STEP
+from autotune.search.model.gaussian import Posterior, fit
+from autotune.search.model.scoring import (
+    LONGEST_STEP,
+    informative,
+    log_expected_improvement,
+    refit_at,
+    response,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +23,86 @@ if TYPE_CHECKING:
 
     from autotune.search.model.candidates import Candidates
     from autotune.search.model.features import Points
-    from autotune.search.model.success import SuccessModel
+
+_MOST_LEARNED = 160
+"""Observations that a fit begins with: the latest, which are where the search is."""
+
+_LEAST = 1e-4
+"""Probability below which nothing is thought to be."""
+
+
+class SuccessModel:
+    """Learns from failures: a Gaussian process on +1 for success and -1 for failure.
+
+    Failures come of exhausted resources, which are products of powers of parameters: beside the
+    kernel's other terms there is one that is linear in the features, so that a limit seen in one
+    place holds beyond it. Regression on labels is cheap, and as good a classifier as any here
+    (Rasmussen and Williams, "Gaussian Processes for Machine Learning", section 6.5).
+
+    Args:
+        candidates: where the probability is wanted.
+        groups: for each column of the features, the parameter that it belongs to.
+    """
+
+    def __init__(self, candidates: Points, groups: NDArray[np.int64]) -> None:
+        self._candidates = _linear(candidates)
+        self._groups = groups
+        self._points = self._candidates[:0]
+        self._labels: list[float] = []
+        # Nothing is computed before the first failure: many spaces have none.
+        self._posterior: Posterior | None = None
+        self._start = 0
+        self._fitted = 0
+        self._overall = 0.0
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def observe(self, point: Points, succeeded: bool) -> None:
+        """Take note of one observation; `point` is a single one."""
+        self._points = self._points + _linear(point)
+        self._labels.append(1.0 if succeeded else -1.0)
+
+    def widen(self, candidates: Points) -> None:
+        """Add candidates after those there are."""
+        self._candidates = self._candidates + _linear(candidates)
+        self._posterior = None
+
+    def log_probability(self) -> NDArray[np.float32] | float:
+        """Logarithm of the probability of success of every candidate; 0 before any failure."""
+        from scipy.special import ndtr
+
+        if -1.0 not in self._labels:
+            return 0.0
+        posterior, overall = self._updated(), self._overall
+        labels = np.array(self._labels[self._start :])
+        mean = posterior.mean(labels - overall) + np.float32(overall)
+        deviation = np.sqrt(np.maximum(posterior.variance, 0.0) + np.float32(posterior.noise))
+        return np.asarray(np.log(np.maximum(ndtr(mean / deviation), np.float32(_LEAST))))
+
+    def _updated(self) -> Posterior:
+        fitted = refit_at(len(self))
+        if self._posterior is None or fitted > self._fitted:
+            self._start = max(0, fitted - _MOST_LEARNED)
+            points = self._points[self._start : fitted]
+            labels = np.array(self._labels[self._start : fitted])
+            # The overall rate as it is at a fit stands for what is far away until the next one.
+            overall = self._overall = float(np.mean(self._labels[:fitted]))
+            kernel = fit(points, labels - overall, self._groups, weight=0.0)
+            capacity = len(points) + LONGEST_STEP
+            self._posterior = Posterior(kernel, self._candidates, points, capacity)
+            self._fitted = fitted
+        for at in range(self._start + len(self._posterior), len(self)):
+            self._posterior.append(self._points[at : at + 1])
+        self._posterior.settle(len(self._posterior))
+        return self._posterior
+
+
+def _linear(points: Points) -> Points:
+    """The same points, with their features as terms of a linear kernel."""
+    width = max(1, len(points.features))
+    return replace(points, expectations=(2.0 * points.features - 1.0) / np.sqrt(np.float32(width)))
+
 
 _MOST_FITTED = 120
 """Observations that the kernel's parameters are fitted to."""
@@ -48,10 +131,6 @@ class Surrogate:
         groups: for each column of the features, the parameter that it belongs to.
         observed: row and value (None for failures) of every trial up to the last success that
             counts for the fit.
-
-    Attributes:
-        candidates: the same.
-        describe: the same.
     """
 
     def __init__(
@@ -70,10 +149,8 @@ class Surrogate:
         values = np.array(self._values)
         self._kept = informative(values, _MOST_KEPT)
         fitted = informative(values, _MOST_FITTED)
-        kernel = fit(
-            describe([self._rows[each] for each in fitted]), response(values)[fitted], groups
-        )
-        points = describe([self._rows[each] for each in self._kept])
+        kernel = fit(describe([self._rows[at] for at in fitted]), response(values)[fitted], groups)
+        points = describe([self._rows[at] for at in self._kept])
         capacity = len(self._kept) + LONGEST_STEP + _MOST_PENDING
         self._posterior = Posterior(kernel, candidates.points, points, capacity)
         self._success = success
@@ -103,9 +180,9 @@ class Surrogate:
     def expect(self, pending: Sequence[int]) -> None:
         """Take note of which trials are running now."""
         wanted = list(pending[:_MOST_PENDING])
-        same = 0
-        while same < min(len(wanted), len(self._pending)) and wanted[same] == self._pending[same]:
-            same += 1
+        pairs = enumerate(zip(wanted, self._pending, strict=False))
+        shared = min(len(wanted), len(self._pending))
+        same = next((at for at, (new, old) in pairs if new != old), shared)
         self._posterior.truncate(len(self._kept) + same)
         for row in wanted[same:]:
             self._posterior.append(self.describe([row]))

@@ -1,16 +1,15 @@
-"""The covariance of configurations, and how its parameters follow from observations."""
+"""A Gaussian process over configurations: its kernel, fitted, and its posterior."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from autotune.search.model.features import Points
+from autotune.search.model.features import Points
 
 Floats = NDArray[np.floating]
 
@@ -39,39 +38,14 @@ _ITERATIONS = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Scaled:
-    """Points prepared for one kernel.
+class Scaled(Points):
+    """Points prepared for one kernel: features over their length scales, and their squares' sum.
 
     Attributes:
-        features: over their length scales, shape (columns, points).
-        squares: the sum over each point's squared features.
-        levels: as those of `Points`.
-        expectations: as those of `Points`.
+        squares: shape (points,).
     """
 
-    features: NDArray[np.float32]
     squares: NDArray[np.float32]
-    levels: NDArray[np.int32]
-    expectations: NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.squares)
-
-    def __getitem__(self, part: slice) -> Scaled:
-        return Scaled(
-            self.features[:, part],
-            self.squares[part],
-            self.levels[:, part],
-            self.expectations[:, part],
-        )
-
-    def __add__(self, other: Scaled) -> Scaled:
-        return Scaled(
-            np.concatenate([self.features, other.features], axis=1),
-            np.concatenate([self.squares, other.squares]),
-            np.concatenate([self.levels, other.levels], axis=1),
-            np.concatenate([self.expectations, other.expectations], axis=1),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +72,7 @@ class Kernel:
     noise: float
     weight: float = WEIGHT_MEAN
 
-    def prior_mean(self, points: Points | Scaled) -> NDArray[np.float32]:
+    def prior_mean(self, points: Points) -> NDArray[np.float32]:
         """Response that the priors alone lead one to expect."""
         return np.asarray(np.float32(self.weight) * points.expectations.sum(axis=0))
 
@@ -106,7 +80,7 @@ class Kernel:
         """Prepare points for `covariance`."""
         features = points.features * self.scales.astype(np.float32)[:, None]
         squares = np.einsum("ij,ij->j", features, features)
-        return Scaled(features, squares, points.levels, points.expectations)
+        return Scaled(features, points.levels, points.expectations, squares)
 
     def covariance(self, some: Scaled, others: Scaled) -> NDArray[np.float32]:
         """Covariances of points with others, shape (some, others)."""
@@ -237,3 +211,149 @@ class _Evidence:
         # The priors of the logarithms are normal.
         away = (logs - self._middle) / self._spread
         return value + 0.5 * float(away @ away), gradient + away / self._spread
+
+
+_BLOCK = 8192
+"""Candidates that are solved for together: what is kept of a block stays in the cache."""
+
+
+class Posterior:
+    """Mean and variance at every candidate, given where observations were made.
+
+    With covariance K = L L^T of the observations and k of observations with candidates, it keeps
+    the rows of L^-1 k: an observation adds one row to them and to L, at a cost of one pass over
+    what is kept. The variance is k(x, x) less the squares of a candidate's column, and the mean is
+    L^-1 y times it, so that observations may be rescaled at any time (Osborne et al., "Gaussian
+    processes for global optimization", 2008).
+
+    The variance does not depend on what is observed. So points whose values are still to come are
+    added like any other, and taken away again with `truncate`.
+
+    Args:
+        kernel: fixed for the life of this object.
+        candidates: where the posterior is wanted.
+        observed: the points it begins with, at least one.
+        capacity: how many points there can be, all in all.
+    """
+
+    def __init__(
+        self, kernel: Kernel, candidates: Points, observed: Points, capacity: int
+    ) -> None:
+        self._kernel = kernel
+        self._candidates = kernel.scaled(candidates)
+        self._points = kernel.scaled(observed[:0])
+        self._factor = np.zeros((capacity, capacity))
+        self._rows = np.empty((capacity, len(candidates)), dtype=np.float32)
+        self._variances = [kernel.variances(self._candidates)]
+        self.append(observed)
+        self.settle(len(observed))
+
+    def __len__(self) -> int:
+        return len(self._points)
+
+    def append(self, points: Points) -> None:
+        """Add where observations were made, or will be."""
+        kernel, old, new = self._kernel, len(self), len(self) + len(points)
+        scaled = kernel.scaled(points)
+        shared = kernel.covariance(self._points, scaled).astype(np.float64)
+        left = _solved(self._factor[:old, :old], shared).T
+        own = kernel.covariance(scaled, scaled).astype(np.float64) - left @ left.T
+        own.flat[:: len(points) + 1] += kernel.noise + NUGGET
+        factor = _cholesky(own)
+        self._factor[old:new, :old] = left
+        self._factor[old:new, old:new] = factor
+        left, factor = left.astype(np.float32), factor.astype(np.float32)
+        variance = self._variances[-1].copy()
+        for start in range(0, len(variance), _BLOCK):
+            block = slice(start, start + _BLOCK)
+            rows = kernel.covariance(scaled, self._candidates[block])
+            rows -= left @ self._rows[:old, block]
+            if len(points) > 1:
+                rows = _solved(factor, rows)
+            else:
+                rows /= factor
+            self._rows[old:new, block] = rows
+            variance[block] -= np.einsum("ij,ij->j", rows, rows)
+        self._variances.append(variance)
+        self._points = self._points + scaled
+
+    def truncate(self, count: int) -> None:
+        """Forget the points after the first `count`, which were appended one by one."""
+        if count < len(self):
+            del self._variances[count - len(self) :]
+            self._points = self._points[:count]
+
+    def settle(self, count: int) -> None:
+        """Promise not to truncate below the first `count` points."""
+        self._variances = self._variances[count - len(self) - 1 :]
+
+    def widen(self, candidates: Points) -> None:
+        """Add candidates after those there are; all points must be settled."""
+        scaled, count, before = self._kernel.scaled(candidates), len(self), len(self._candidates)
+        shared = self._kernel.covariance(self._points, scaled)
+        added = _solved(self._factor[:count, :count].astype(np.float32), shared)
+        rows = np.empty((len(self._rows), before + len(candidates)), dtype=np.float32)
+        rows[:count, :before] = self._rows[:count]
+        rows[:count, before:] = added
+        variance = self._kernel.variances(scaled) - np.einsum("ij,ij->j", added, added)
+        self._rows = rows
+        self._candidates = self._candidates + scaled
+        self._variances = [np.concatenate([self._variances[-1], variance])]
+
+    def mean(self, responses: NDArray[np.float64]) -> NDArray[np.float32]:
+        """Mean at every candidate, given the responses at the first points."""
+        count = len(responses)
+        weights = self._whitened(responses).astype(np.float32)
+        return np.asarray(weights @ self._rows[:count] + self._kernel.prior_mean(self._candidates))
+
+    def predict(self, points: Points, responses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Mean at any points, given the responses at the first points."""
+        scaled = self._kernel.scaled(points)
+        shared = self._kernel.covariance(self._points[: len(responses)], scaled)
+        return np.asarray(self._weights(responses) @ shared + self._kernel.prior_mean(scaled))
+
+    def fitted(self, responses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Mean at the first points themselves: the responses less what is taken for noise."""
+        return responses - self.noise * self._weights(responses)
+
+    @property
+    def noise(self) -> float:
+        """Variance of an observation around the function."""
+        return self._kernel.noise + NUGGET
+
+    @property
+    def variance(self) -> NDArray[np.float32]:
+        """Variance at every candidate, given all points; rounding may leave it below 0."""
+        return self._variances[-1]
+
+    def _whitened(self, responses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """L^-1 times the responses' deviations from the prior mean."""
+        count = len(responses)
+        deviations = responses - self._kernel.prior_mean(self._points[:count])
+        return _solved(self._factor[:count, :count], deviations)
+
+    def _weights(self, responses: NDArray[np.float64]) -> NDArray[np.float64]:
+        """K^-1 times the same."""
+        factor = self._factor[: len(responses), : len(responses)]
+        return _solved(factor, self._whitened(responses), trans="T")
+
+
+def _solved(factor: NDArray[Any], right: NDArray[Any], trans: str = "N") -> NDArray[Any]:
+    """The right side divided by a lower triangular factor, or by its transpose."""
+    from scipy.linalg import solve_triangular
+
+    found = solve_triangular(factor, right, lower=True, trans=trans, check_finite=False)
+    return np.asarray(found)
+
+
+def _cholesky(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The lower factor; more noise is assumed where rounding has left a matrix indefinite."""
+    from scipy.linalg import LinAlgError, cholesky
+
+    noise = 0.0
+    while True:
+        try:
+            noisy = covariance + noise * np.eye(len(covariance))
+            return np.asarray(cholesky(noisy, lower=True, check_finite=False))
+        except LinAlgError:
+            noise = max(1e-6, 10 * noise)
