@@ -18,7 +18,7 @@ from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
 from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
 from autotune.research import open_recording
-from autotune.research.objective import SECONDS
+from autotune.research.space import SECONDS
 from autotune.search.claims import INTERRUPTED
 from autotune.search.reading import read_study, study_names
 from autotune.store import TuningCache

@@ -1,14 +1,19 @@
-"""Recordings of other tuners: Kernel Tuner's cache files, and T4 results."""
+"""Recordings of other tuners: Kernel Tuner's cache files, T4 results, and replay files.
+
+Replay, scores and priors minimise, so a file whose objective is no time is refused: its optimum
+would be its slowest configuration.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from autotune.core import checks
+from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.core.statistics import median
-from autotune.research.objective import TIME, is_time, no_time, time_unit
-from autotune.research.space import Entry, Recording
+from autotune.research.space import Entry, Recording, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +24,7 @@ KERNEL_TUNER_ERRORS = (
     "RuntimeFailedConfig",
     "ErrorConfig",
 )
-"""What Kernel Tuner stores for configurations without a time."""
+"""Kernel Tuner's marks of configurations without a time."""
 
 OUTSIDE = "InvalidConfig"
 """The one among them that says that a restriction was not met: no configuration of the space."""
@@ -27,14 +32,25 @@ OUTSIDE = "InvalidConfig"
 FAILED_TIME = 1e20
 """The time that the oldest files have for configurations that failed."""
 
-_FAILED = "failed"
-"""The reason for those, which have none."""
-
 T4_INVALIDITY = ("correct", "compile", "runtime", "timeout", "correctness", "constraints")
+
+TIME = "time"
+"""The objective of files that state none."""
+
+_FAILED = "failed"
+"""The reason of failures without one."""
+
+_SPELLINGS: Mapping[str, str] = {
+    **dict.fromkeys(("s", "sec", "second", "seconds"), "s"),
+    # The benchmark hub writes "miliseconds".
+    **dict.fromkeys(("ms", "millisecond", "milliseconds", "milisecond", "miliseconds"), "ms"),
+    **dict.fromkeys(("us", "\u00b5s", "\u03bcs", "microsecond", "microseconds"), "us"),
+    **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), "ns"),
+}
 
 
 def is_kernel_tuner(document: Mapping[str, Any]) -> bool:
-    """Whether this is a Kernel Tuner cache file."""
+    """Recognise a Kernel Tuner cache file."""
     return "cache" in document and ("tune_params_keys" in document or "tune_params" in document)
 
 
@@ -49,26 +65,12 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
     if keys is None:
         keys = list(checks.mapping("tune_params", document.get("tune_params")))
     parameters = checks.names("tune_params_keys", keys)
-    objective = _only(document.get("objective"), "objective")
-    if not is_time(objective):
-        raise no_time("objective", objective)
-    return Recording(
-        _cached(cache, parameters, objective),
-        name=name,
-        unit="ms",
-        device=_label(document.get("device_name")),
-        format="Kernel Tuner cache",
-    )
-
-
-def _only(stated: object, where: str) -> str:
-    """The name of the one objective that a file states; it may state none, which is the time."""
-    if stated is None or stated == []:
-        return TIME
-    names = stated if isinstance(stated, list) else [stated]
-    if len(names) > 1 or not isinstance(names[0], str):
-        raise no_time(where, stated)
-    return names[0]
+    objective = _only("objective", document.get("objective"))
+    if not _is_time(objective):
+        raise _no_time("objective", objective)
+    entries = _cached(cache, parameters, objective)
+    device = _label(document.get("device_name"))
+    return Recording(entries, name=name, unit="ms", device=device, format="Kernel Tuner cache")
 
 
 def _cached(cache: Mapping[str, Any], parameters: list[str], objective: str) -> Iterator[Entry]:
@@ -78,30 +80,24 @@ def _cached(cache: Mapping[str, Any], parameters: list[str], objective: str) -> 
         missing = [name for name in parameters if name not in stored]
         if missing:
             raise checks.wrong(where, f"the parameter {shown(missing[0])}", stored)
-        configuration = {
-            name: checks.scalar(f"{where}.{name}", stored[name]) for name in parameters
-        }
-        error = stored.get("__error__", _error(stored, configuration))
+        values = {name: checks.scalar(f"{where}.{name}", stored[name]) for name in parameters}
+        # Older files have errors under the objective's name, which they do not state.
+        others = (value for name, value in stored.items() if name not in values)
+        older = next((value for value in others if value in KERNEL_TUNER_ERRORS), None)
+        error = stored.get("__error__", older)
         if error in KERNEL_TUNER_ERRORS:
             if error != OUTSIDE:
-                yield Entry(configuration, None, reason=error)
+                yield Entry(values, None, reason=error)
             continue
         if "__error__" in stored:
             raise checks.wrong(
                 f"{where}.__error__", f"one of {', '.join(KERNEL_TUNER_ERRORS)}", error
             )
-        value = _time(stored.get(objective), f"{where}.{objective}")
-        yield Entry(configuration, value, reason="" if value else _FAILED)
-
-
-def _error(stored: Mapping[str, Any], configuration: Mapping[str, Any]) -> str | None:
-    """The error that older files have under the objective's name, which they do not state."""
-    values = (value for name, value in stored.items() if name not in configuration)
-    return next((value for value in values if value in KERNEL_TUNER_ERRORS), None)
+        yield _timed(values, f"{where}.{objective}", stored.get(objective))
 
 
 def is_t4(document: Mapping[str, Any]) -> bool:
-    """Whether these are T4 results."""
+    """Recognise T4 results."""
     results = document.get("results")
     return isinstance(results, list) and all(
         isinstance(result, dict) and "configuration" in result for result in results[:1]
@@ -117,17 +113,12 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
     results = checks.sequence("results", document["results"])
     metadata = checks.mapping("metadata", document.get("metadata", {}))
     stated = metadata.get("timeunit", "ms")
-    unit = time_unit(stated) if isinstance(stated, str) else ""
+    unit = _time_unit(stated)
     if not unit:
         raise checks.wrong("metadata.timeunit", "a unit of time, like milliseconds", stated)
     first = next((measured for _, measured in _results(results, unit) if measured), (TIME, unit))
-    return Recording(
-        _alike(results, unit, first),
-        name=name,
-        unit=first[1],
-        device=_label(metadata.get("device")),
-        format="T4 results",
-    )
+    entries, device = _alike(results, unit, first), _label(metadata.get("device"))
+    return Recording(entries, name=name, unit=first[1], device=device, format="T4 results")
 
 
 def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterator[Entry]:
@@ -142,33 +133,142 @@ def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterato
 
 
 def _results(results: Sequence[Any], unit: str) -> Iterator[tuple[Entry, tuple[str, str] | None]]:
-    """The entries of results, and the name and unit of each one's time if it has one.
+    """The entries of results, each with the name and unit of its time if it has one.
 
-    Args:
-        results: those of the file.
-        unit: the file's, for times without one.
+    `unit` is the file's, for times without one.
     """
     for number, result in enumerate(results):
         where = f"results[{number}]"
         checks.mapping(where, result)
-        configuration = {
-            parameter: checks.scalar(f"{where}.configuration.{parameter}", value)
-            for parameter, value in checks.mapping(
-                f"{where}.configuration", result.get("configuration")
-            ).items()
-        }
+        values = configuration(where, result.get("configuration"))
         invalidity = result.get("invalidity", "correct")
         if invalidity not in T4_INVALIDITY:
             raise checks.wrong(
                 f"{where}.invalidity", f"one of {', '.join(T4_INVALIDITY)}", invalidity
             )
-        if invalidity == "constraints":
-            continue
-        if invalidity != "correct":
-            yield Entry(configuration, None, reason=invalidity), None
-            continue
-        value, measured = _measured(result, where, unit)
-        yield Entry(configuration, value, reason="" if value else _FAILED), measured
+        if invalidity == "correct":
+            key, time, measured = _measured(result, where, unit)
+            yield _timed(values, key, time), measured
+        elif invalidity != "constraints":
+            yield Entry(values, None, reason=invalidity), None
+
+
+def _measured(
+    result: Mapping[str, Any], where: str, unit: str
+) -> tuple[str, object, tuple[str, str]]:
+    """The key and value of a result's time, and the time's name and unit.
+
+    It is carried by the objective, is a measurement of its name, or the median of the runs.
+    """
+    objectives = result.get("objectives", [])
+    if isinstance(objectives, dict):  # name: value
+        objectives = [{"name": name, "value": value} for name, value in objectives.items()]
+    objectives = checks.sequence(f"{where}.objectives", objectives)
+    names = [one.get("name") if isinstance(one, dict) else one for one in objectives]
+    name = _only(f"{where}.objectives", names)
+    measurements = checks.sequence(f"{where}.measurements", result.get("measurements", []))
+    found = {
+        one["name"]: one
+        for one in [*measurements, *objectives]
+        if isinstance(one, dict) and isinstance(one.get("name"), str)
+    }
+    own = found.get(name, {}).get("unit") or (unit if _is_time(name) else "")
+    measured = (name, _time_unit(own))
+    if not measured[1] and _is_time(name):
+        raise checks.wrong(f"{where}.measurements[{name!r}].unit", "one of time, like ms", own)
+    if not measured[1]:
+        raise _no_time(f"{where}.objectives", name)
+    if name in found:
+        return f"{where}.measurements[{name!r}].value", found[name].get("value"), measured
+    times = result.get("times")
+    runs = times.get("runtimes") if isinstance(times, dict) else None
+    if isinstance(runs, list) and runs and all(map(checks.is_number, runs)):
+        return f"{where}.times.runtimes", median(runs), measured
+    raise checks.wrong(f"{where}.measurements", f"one named {shown(name)}", list(found))
+
+
+def is_replay(document: Mapping[str, Any]) -> bool:
+    """Recognise a replay file."""
+    return "configurations" in document
+
+
+def read_replay(document: Mapping[str, Any], name: str) -> Recording:
+    """A replay file: `columns`, a row of values per configuration, and `times`, null if failed.
+
+    Raises:
+        InputError: a key is missing or not what it should be.
+    """
+    missing = [key for key in ("columns", "times") if key not in document]
+    if missing:
+        raise InputError(f"expected the key `{missing[0]}` beside `configurations`")
+    columns = checks.names("columns", document["columns"])
+    rows = checks.sequence("configurations", document["configurations"])
+    times = checks.sequence("times", document["times"])
+    if len(times) != len(rows):
+        raise InputError(
+            f"times: expected one for each of {len(rows)} configurations, got {len(times)}"
+        )
+    return Recording(
+        _replayed(columns, rows, times),
+        name=checks.line("name", document.get("name", name)),
+        unit=_replayed_unit(document.get("objective", "")),
+        device=checks.line("device", document.get("device", "")),
+        format="replay file",
+    )
+
+
+def _replayed(columns: list[str], rows: list[Any], times: list[Any]) -> Iterator[Entry]:
+    for number, (row, time) in enumerate(zip(rows, times, strict=True)):
+        where = f"configurations[{number}]"
+        if len(checks.sequence(where, row)) != len(columns):
+            raise checks.wrong(where, f"{len(columns)} values", row)
+        if time is not None and not (checks.is_number(time) and time > 0):
+            raise checks.wrong(f"times[{number}]", "a positive number or null", time)
+        values = zip(columns, row, strict=True)
+        yield Entry({column: checks.scalar(where, value) for column, value in values}, time)
+
+
+def _replayed_unit(stated: object) -> str:
+    """The unit in a replay file's objective, like "time (ms), lower is better".
+
+    Raises:
+        InputError: more is better, or nothing says that less is.
+    """
+    words = checks.line("objective", stated).casefold()
+    more = re.search("higher|larger|greater|more|max", words)
+    if words and (more or not re.search("time|lower|smaller|less|min", words)):
+        raise checks.wrong(
+            "objective", 'a value of which less is better, like "time (ms)"', stated
+        )
+    unit = re.search(r"\((.*?)\)", words)
+    return _time_unit(unit[1]) if unit else ""
+
+
+def _only(where: str, stated: object) -> str:
+    """The name of the one objective that a file states; it may state none, which is the time."""
+    if stated is None or stated == []:
+        return TIME
+    names = stated if isinstance(stated, list) else [stated]
+    if len(names) > 1 or not isinstance(names[0], str):
+        raise _no_time(where, stated)
+    return names[0]
+
+
+def _no_time(where: str, stated: object) -> InputError:
+    """The error for an objective that is no time, or for several."""
+    return checks.wrong(
+        where, 'one time (name "time" there to read the times, if the file has them)', stated
+    )
+
+
+def _is_time(name: str) -> bool:
+    """Recognise an objective without a unit as a time, by its name as Kernel Tuner does."""
+    return name.startswith(TIME)
+
+
+def _time_unit(stated: object) -> str:
+    """A unit of time by its symbol; "" where the word is none."""
+    return _SPELLINGS.get(stated.strip().casefold(), "") if isinstance(stated, str) else ""
 
 
 def _label(value: object) -> str:
@@ -176,41 +276,9 @@ def _label(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _measured(
-    result: Mapping[str, Any], where: str, unit: str
-) -> tuple[float | None, tuple[str, str]]:
-    """The time of one result, its name and unit: as objective, as measurement, or of its runs."""
-    objectives = result.get("objectives", [])
-    if isinstance(objectives, dict):  # name: value
-        objectives = [{"name": name, "value": value} for name, value in objectives.items()]
-    objectives = checks.sequence(f"{where}.objectives", objectives)
-    carried = [each for each in objectives if isinstance(each, dict)]
-    names = [each.get("name") if isinstance(each, dict) else each for each in objectives]
-    name = _only(names, f"{where}.objectives")
-    measurements = checks.sequence(f"{where}.measurements", result.get("measurements", []))
-    found = {
-        each["name"]: each
-        for each in [*measurements, *carried]
-        if isinstance(each, dict) and isinstance(each.get("name"), str)
-    }
-    own = found.get(name, {}).get("unit") or (unit if is_time(name) else "")
-    known = time_unit(own) if isinstance(own, str) else ""
-    if not known and is_time(name):
-        raise checks.wrong(f"{where}.measurements[{name!r}].unit", "one of time, like ms", own)
-    if not known:
-        raise no_time(f"{where}.objectives", name)
-    if name in found:
-        key = f"{where}.measurements[{name!r}].value"
-        return _time(found[name].get("value"), key), (name, known)
-    times = result.get("times")
-    runs = times.get("runtimes") if isinstance(times, dict) else None
-    if isinstance(runs, list) and runs and all(map(checks.is_number, runs)):
-        return _time(median(runs), f"{where}.times.runtimes"), (name, known)
-    raise checks.wrong(f"{where}.measurements", f"one named {shown(name)}", list(found))
-
-
-def _time(value: Any, key: str) -> float | None:
-    """A recorded time; None where it stands for a failure."""
-    if not checks.is_number(value) or value <= 0:
-        raise checks.wrong(key, "a positive time", value)
-    return None if value >= FAILED_TIME else float(value)
+def _timed(values: Mapping[str, Any], key: str, time: Any) -> Entry:
+    """A configuration with its time, which may stand for a failure."""
+    if not checks.is_number(time) or time <= 0:
+        raise checks.wrong(key, "a positive time", time)
+    failed = time >= FAILED_TIME
+    return Entry(values, None if failed else float(time), reason=_FAILED if failed else "")

@@ -1,4 +1,4 @@
-"""Reading a recorded space from a file of any known format, told apart by what is in it."""
+"""Recorded files of any known format, told apart by what is in them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_recorded(path: Path) -> RecordedSpace:
 
 @contextmanager
 def open_recording(path: Path) -> Iterator[Recording]:
-    """What a file holds, entry by entry, for a block that reads it.
+    """The content of a file, entry by entry, for a block that reads it.
 
     Raises:
         InputError: as `read_recorded`, wherever in the file the block has come to.
@@ -117,8 +117,8 @@ def _read(content: str, name: str) -> Recording:
         return foreign.read_t4(document, name)
     if sweeps.is_sweep(document):
         return sweeps.read_sweep(document, name)
-    if sweeps.is_replay(document):
-        return sweeps.read_replay(document, name)
+    if foreign.is_replay(document):
+        return foreign.read_replay(document, name)
     keys = shown(list(document)) if document else "an empty one"
     raise InputError(f"expected a JSON object with {EXPECTED}, got one with {keys}")
 

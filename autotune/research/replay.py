@@ -50,15 +50,6 @@ class Run:
     cpu_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One run for a worker."""
-
-    sampler: str
-    seed: int
-    trials: int
-
-
 def run_sampler(
     recorded: RecordedSpace, sampler: str, trials: int, seed: int, prior: Sequence[Prior] = ()
 ) -> Run:
@@ -132,18 +123,20 @@ def _replay(
         _replayer, recorded, prior, count=count, environment=ONE_THREAD, replies=_Reply
     ) as pool:
         for sampler in samplers:
-            replies = pool.run([Request(sampler, s, trials) for s in range(seeds)], _UNLIMITED_S)
-            runs = [_checked(reply, sampler) for reply in replies]
-            yield (
-                sampler,
-                summarise(
-                    recorded.values,
-                    [run.rows for run in runs],
-                    trials,
-                    [run.cpu_s for run in runs],
-                ),
-            )
+            replies = pool.run([(sampler, seed, trials) for seed in range(seeds)], _UNLIMITED_S)
+            runs, cpu_s = [], []
+            for reply in replies:
+                if isinstance(reply, Failure):
+                    raise AutotuneError(
+                        f"sampler {sampler!r} failed on the recorded space: {reply.reason}"
+                    )
+                runs.append(np.array(reply[0], dtype=np.int64))
+                cpu_s.append(reply[1])
+            yield sampler, summarise(recorded.values, runs, trials, cpu_s)
 
+
+_Request: TypeAlias = tuple[str, int, int]
+"""A run for a worker: sampler, seed, trials."""
 
 _Reply: TypeAlias = tuple[tuple[int, ...], float]
 """A `Run`, as workers reply: its rows, and its seconds."""
@@ -151,19 +144,13 @@ _Reply: TypeAlias = tuple[tuple[int, ...], float]
 
 def _replayer(
     recorded: RecordedSpace, prior: Sequence[RecordedSpace]
-) -> Callable[[Request], _Reply]:
+) -> Callable[[_Request], _Reply]:
     """Entry of a worker: it keeps the space and what is known beforehand."""
     priors = [MeasuredPrior(other.measurements()) for other in prior]
 
-    def handle(request: Request) -> _Reply:
-        run = run_sampler(recorded, request.sampler, request.trials, request.seed, priors)
+    def handle(request: _Request) -> _Reply:
+        sampler, seed, trials = request
+        run = run_sampler(recorded, sampler, trials, seed, priors)
         return tuple(run.rows.tolist()), run.cpu_s
 
     return handle
-
-
-def _checked(reply: _Reply | Failure, sampler: str) -> Run:
-    if isinstance(reply, Failure):
-        raise AutotuneError(f"sampler {sampler!r} failed on the recorded space: {reply.reason}")
-    rows, cpu_s = reply
-    return Run(np.array(rows, dtype=np.int64), cpu_s)

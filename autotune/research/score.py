@@ -1,4 +1,4 @@
-"""How good a search was: against uniform random search and against the optimum.
+"""Scores of searches, between uniform random search and the optimum.
 
 Every unique valid configuration that a search asks for is charged, failing ones included. The
 measures are those of "A methodology for comparing optimization algorithms for auto-tuning"
@@ -36,15 +36,11 @@ class Summary:
     Attributes:
         budget: evaluations of each run.
         scores: the score of every run; see `run_score`.
-        telling: whether scores tell samplers apart: whether random search could be beaten.
-        median: median over the runs.
-        low: 10th percentile over the runs.
-        high: 90th percentile over the runs.
+        telling: scores tell samplers apart: random search could be beaten.
+        median: median over the runs; `low` and `high` are the 10th and 90th percentile.
         n95: evaluations after which the median run has 95% of the optimum's speed; None when
-            the budget does not suffice.
-        n99: the same for 99%.
-        reach95: share of the runs that get to 95% within the budget.
-        reach99: the same for 99%.
+            the budget does not suffice; `n99` is that for 99%.
+        reach95: share of the runs that get to 95% within the budget; `reach99` to 99%.
         cpu_ms: CPU time of the sampler for one evaluation, in milliseconds.
     """
 
@@ -92,7 +88,7 @@ def expected_random_best(values: NDArray[np.float64], budget: int) -> NDArray[np
     Returns:
         Shape (budget,), in the unit of the values.
     """
-    ordered = np.sort(_with_worst(values))
+    ordered = np.sort(np.where(np.isnan(values), np.nanmax(values), values))
     steps = np.diff(ordered)
     count = len(ordered)
     left = count - np.arange(1, count)  # configurations beyond the j-th
@@ -119,7 +115,7 @@ def best_so_far(
 
 
 def run_score(values: NDArray[np.float64], rows: NDArray[np.int64], budget: int) -> float:
-    """How much of the way from uniform random search to the optimum a run covers, on average.
+    """The part of the way from uniform random search to the optimum that a run covers, on average.
 
     The mean over evaluations 10 to `budget` of (random - best) / (random - optimum), where
     "random" is `expected_random_best`: 0 for random search in expectation, 1 for a search that
@@ -173,14 +169,10 @@ def summarise(
 def _room(
     values: NDArray[np.float64], random: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """How far random search is from the optimum, and where that is any way at all."""
+    """The distance of random search from the optimum, and where there is any."""
     optimum = np.nanmin(values)
     room = random - optimum
     return room, room > 1e-12 * optimum
-
-
-def _with_worst(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(np.isnan(values), np.nanmax(values), values)
 
 
 def _first_reaching(fractions: NDArray[np.float64], share: float) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +18,12 @@ from autotune.space import SearchSpace, SpaceUnion
 from autotune.space.listed import ConfigurationList
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from numpy.typing import NDArray
+
+SECONDS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+"""Units of recorded times."""
 
 MOST_CONFIGURATIONS = 2_000_000
 """Configurations that a recorded space may have."""
@@ -51,14 +55,10 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """What a recorded file holds.
+    """The content of a recorded file; see `RecordedSpace` for what is not said here.
 
     Attributes:
         entries: what was measured, in the order of the file; to be read once.
-        name: what it is called in tables.
-        unit: of the values, see `RecordedSpace`.
-        device: where it was measured.
-        format: what kind of file it is.
         subject: `operation`, `problem`, `target` and `study`, as far as the file says.
         note: what is missing of a file that ends too early; "" of a whole one.
     """
@@ -84,7 +84,7 @@ class RecordedSpace:
     """A space and what every configuration in it came to.
 
     Attributes:
-        name: what it is called in tables.
+        name: its name in tables.
         space: exactly the recorded configurations; a union where they name families.
         values: by row of the space, smaller being better; NaN where the configuration failed.
         unit: of the values: "s", "ms", "us", "ns", or "" where the file does not say.
@@ -136,7 +136,7 @@ class RecordedSpace:
         space: SearchSpace | SpaceUnion = (
             found[""][0]
             if found.keys() == {""}
-            else SpaceUnion({name: each for name, (each, _) in found.items()})
+            else SpaceUnion({name: own for name, (own, _) in found.items()})
         )
         return cls(
             name=checks.line("name", name),
@@ -182,13 +182,20 @@ class RecordedSpace:
         return self.space.index(point)
 
     def value(self, point: Candidate | Mapping[str, Value]) -> float | None:
-        """What a configuration came to; None where it failed.
+        """The value of a configuration; None where it failed.
 
         Raises:
             SpaceError: it was not recorded.
         """
         value = float(self.values[self.row(point)])
         return None if math.isnan(value) else value
+
+
+def configuration(where: str, stored: object) -> dict[str, Value]:
+    """The configuration of a recorded entry: an object of scalars."""
+    where = f"{where}.configuration"
+    values = checks.mapping(where, stored).items()
+    return {name: checks.scalar(f"{where}.{name}", value) for name, value in values}
 
 
 class _Family:

@@ -50,7 +50,7 @@ class SweepResult:
         wanted: how many of them the sweep is to measure.
         measured: those measured so far, failing ones included, in the order drawn.
         seconds: wall time of this run.
-        interrupted: whether Ctrl-C, or another request to stop, ended it early.
+        interrupted: Ctrl-C, or another request to stop, ended it early.
     """
 
     problem: Problem
@@ -116,7 +116,7 @@ def sweep(
         effort: how long and how exactly to measure; None takes the default.
         objective: what kernels are compared by: "time", "throughput", "energy", "error" or
             another package's (`autotune.core.objective`); None takes the effort's.
-        racing: whether to abandon what is far behind the best so far; its times are then those
+        racing: abandon what is far behind the best so far; its times are then those
             of its first runs. Without, what was abandoned before in the study is measured again.
         progress: called whenever something has moved.
         options: what the target can be told (its `OPTIONS`), as for `load`.
@@ -175,7 +175,7 @@ def sweep(
             if racing or measurement.outcome is not Outcome.ABANDONED
         }
         name = opened.name
-    candidates = (union[row] for row in rows)
+    measured = (TrialResult(union[row], known[union[row]]) for row in rows if union[row] in known)
     return SweepResult(
         problem=problem,
         target=context.target.name,
@@ -184,11 +184,7 @@ def sweep(
         seed=run.seed,
         size=union.size,
         wanted=wanted,
-        measured=tuple(
-            TrialResult(candidate, known[candidate])
-            for candidate in candidates
-            if candidate in known
-        ),
+        measured=tuple(measured),
         seconds=deadline.elapsed_s,
         interrupted=interrupt.requested,
     )
@@ -205,20 +201,12 @@ def shuffled_rows(size: int, seed: int) -> Iterator[int]:
         yield from rng.permutation(size).tolist()
         return
     drawn: set[int] = set()
+    bits = size.bit_length()  # there may be more than NumPy's integers have
     while len(drawn) < size:
-        row = _draw(rng, size)
-        if row not in drawn:
+        row = int.from_bytes(rng.bytes((bits + 7) // 8)) >> (-bits % 8)
+        if row < size and row not in drawn:
             drawn.add(row)
             yield row
-
-
-def _draw(rng: np.random.Generator, size: int) -> int:
-    """A number below `size`, which may have more bits than NumPy's integers."""
-    bits = size.bit_length()
-    while True:
-        row = int.from_bytes(rng.bytes((bits + 7) // 8)) >> (-bits % 8)
-        if row < size:
-            return row
 
 
 def _study_name(context: TuningContext) -> str:

@@ -1,10 +1,9 @@
-"""Our own recordings: sweeps as JSON and CSV, measurements in the cache, and replay files."""
+"""Our own recordings: sweeps as JSON and CSV, and measurements in the cache."""
 
 from __future__ import annotations
 
 import csv
 import io
-import itertools
 import json
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,7 @@ from autotune.core import checks
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
-from autotune.research.objective import replayed_unit
-from autotune.research.space import Entry, RecordedSpace, Recording
+from autotune.research.space import Entry, RecordedSpace, Recording, configuration
 from autotune.search.reading import read_study
 from autotune.store import TuningCache
 
@@ -76,7 +74,7 @@ def _cell(value: Value) -> str:
 
 
 def _value(cell: str) -> Any:
-    """What a cell stands for: a number, true, false, or text; None where it is empty."""
+    """The value of a cell: a number, true, false, or text; None where it is empty."""
     if not cell:
         return None
     try:
@@ -87,7 +85,7 @@ def _value(cell: str) -> Any:
 
 
 def is_csv(content: str) -> bool:
-    """Whether this is a sweep's CSV."""
+    """Recognise a sweep's CSV."""
     return content.startswith((",".join(CSV_COLUMNS[:4]), ",".join(_OLD_COLUMNS[:4])))
 
 
@@ -101,20 +99,16 @@ def read_csv(content: str, name: str) -> Recording:
 
 
 def _csv_rows(content: str) -> Iterator[Entry]:
-    rows = csv.reader(io.StringIO(content))
-    columns: list[str] = []
-    for number in itertools.count(1):
-        where = f"line {number}"
-        try:
-            row = next(rows, None)
-        except csv.Error as error:
-            raise InputError(f"{where}: not usable CSV: {error}") from error
-        if row is None:
-            return
-        if not columns:
-            columns = row
-        elif row:  # a line may be empty
-            yield _csv_entry(columns, row, where)
+    rows = enumerate(csv.reader(io.StringIO(content)), start=1)
+    number, columns = 0, list[str]()
+    try:
+        for number, row in rows:
+            if not columns:
+                columns = row
+            elif row:  # a line may be empty
+                yield _csv_entry(columns, row, f"line {number}")
+    except csv.Error as error:
+        raise InputError(f"line {number + 1}: not usable CSV: {error}") from error
 
 
 def _csv_entry(columns: list[str], row: list[str], where: str) -> Entry:
@@ -123,10 +117,10 @@ def _csv_entry(columns: list[str], row: list[str], where: str) -> Entry:
     is_old = "configuration" in columns[:count]
     try:
         if is_old:
-            configuration = json.loads(cells.get("configuration", ""))
+            found = json.loads(cells.get("configuration", ""))
         else:
             values = zip(columns[count:], map(_value, row[count:]), strict=False)
-            configuration = {name: value for name, value in values if value is not None}
+            found = {name: value for name, value in values if value is not None}
         median_s, low_s, high_s = (
             float(text) if (text := cells.get(column)) else None
             for column in ("median_s", "low_s", "high_s")
@@ -137,14 +131,13 @@ def _csv_entry(columns: list[str], row: list[str], where: str) -> Entry:
         raise InputError(
             f"{where}: expected {wanted}times in seconds and a whole number of repeats ({error})"
         ) from error
-    interval = {"interval_s": [low_s, high_s] if high_s else None, "repeats": repeats}
-    return _entry(
-        {**cells, "configuration": configuration, "median_s": median_s, **interval}, where
-    )
+    interval = [low_s, high_s] if high_s else None
+    numbers = {"median_s": median_s, "interval_s": interval, "repeats": repeats}
+    return _entry({**cells, "configuration": found, **numbers}, where)
 
 
 def is_sweep(document: Mapping[str, Any]) -> bool:
-    """Whether this is a sweep's JSON."""
+    """Recognise a sweep's JSON."""
     return "measurements" in document and "results" not in document
 
 
@@ -156,15 +149,12 @@ def read_sweep(document: Mapping[str, Any], name: str) -> Recording:
     """
     measurements = checks.sequence("measurements", document["measurements"])
     rows = (
-        _entry(checks.mapping(f"measurements[{number}]", each), f"measurements[{number}]")
-        for number, each in enumerate(measurements)
+        _entry(checks.mapping(f"measurements[{number}]", stored), f"measurements[{number}]")
+        for number, stored in enumerate(measurements)
     )
     device = checks.line("device", document.get("device", ""))
-    subject = {
-        key: document[key]
-        for key in ("operation", "problem", "target", "study")
-        if key in document
-    }
+    known = ("operation", "problem", "target", "study")
+    subject = {key: document[key] for key in known if key in document}
     return Recording(rows, name, unit="s", device=device, format="sweep", subject=subject)
 
 
@@ -175,38 +165,26 @@ def recorded_from_cache(
     problem: Problem | None = None,
     target: str | None = None,
 ) -> RecordedSpace:
-    """What a cache holds of a study, or of a problem: all that was ever measured there.
-
-    Args:
-        path: the cache's SQLite file.
-        study: only what this study measured.
-        problem: only this problem.
-        target: only this target.
+    """The measurements in a cache's SQLite file, of one study, problem or target only if given.
 
     Raises:
         InputError: there are no such measurements, or they are of several problems or devices.
         CacheError: the cache cannot be read.
     """
     found = TuningCache(path).measurements(study=study, problem=problem, target=target)
-    wanted = ", ".join(
-        f"{what} {value!r}"
-        for what, value in (
-            ("study", study),
-            ("problem", None if problem is None else problem.label),
-            ("target", target),
-        )
-        if value is not None
-    )
+    label = None if problem is None else problem.label
+    given = {"study": study, "problem": label, "target": target}
+    wanted = ", ".join(f"{what} {value!r}" for what, value in given.items() if value is not None)
     if not found:
         raise InputError(f"{path} holds no measurements of {wanted or 'anything'}: sweep it first")
-    kinds = {(json.dumps(each.problem), each.target, each.fingerprint) for each in found}
+    kinds = {(json.dumps(one.problem), one.target, one.fingerprint) for one in found}
     if len(kinds) > 1:
         raise InputError(
             f"{path} holds measurements of {len(kinds)} problems, targets or devices for "
             f"{wanted or 'everything'}: name a study"
         )
     # The newest measurement of a candidate counts.
-    newest = {each.candidate: each.measurement for each in found}
+    newest = {one.candidate: one.measurement for one in found}
     rows = [
         _entry(document(candidate, measurement), str(candidate))
         for candidate, measurement in newest.items()
@@ -216,10 +194,7 @@ def recorded_from_cache(
 
 
 def _device_name(path: Path, measured: StoredMeasurement) -> str:
-    """The name of the device that something was measured on.
-
-    A record of the device has it, or the study's journal; else its digest stands for it.
-    """
+    """The name of a device by a record of it, or the study's journal; else its digest."""
     for record in TuningCache(path).records(fingerprint_digest=measured.fingerprint):
         return record.fingerprint.name
     with suppress(AutotuneError):
@@ -227,48 +202,6 @@ def _device_name(path: Path, measured: StoredMeasurement) -> str:
         if study is not None and study.subject.get("device"):
             return checks.line("device", study.subject["device"])
     return measured.fingerprint
-
-
-def is_replay(document: Mapping[str, Any]) -> bool:
-    """Whether this is a replay file."""
-    return "configurations" in document
-
-
-def read_replay(document: Mapping[str, Any], name: str) -> Recording:
-    """A replay file: `columns`, a row of values per configuration, and `times`, null if failed.
-
-    Raises:
-        InputError: a key is missing or not what it should be.
-    """
-    missing = [key for key in ("columns", "times") if key not in document]
-    if missing:
-        raise InputError(f"expected the key `{missing[0]}` beside `configurations`")
-    columns = checks.names("columns", document["columns"])
-    configurations = checks.sequence("configurations", document["configurations"])
-    times = checks.sequence("times", document["times"])
-    if len(times) != len(configurations):
-        raise InputError(
-            f"times: expected one for each of {len(configurations)} configurations, "
-            f"got {len(times)}"
-        )
-    return Recording(
-        _replayed(columns, configurations, times),
-        name=checks.line("name", document.get("name", name)),
-        unit=replayed_unit("objective", document.get("objective", "")),
-        device=checks.line("device", document.get("device", "")),
-        format="replay file",
-    )
-
-
-def _replayed(columns: list[str], configurations: list[Any], times: list[Any]) -> Iterator[Entry]:
-    for number, (row, time) in enumerate(zip(configurations, times, strict=True)):
-        where = f"configurations[{number}]"
-        if len(checks.sequence(where, row)) != len(columns):
-            raise checks.wrong(where, f"{len(columns)} values", row)
-        if time is not None and not (checks.is_number(time) and time > 0):
-            raise checks.wrong(f"times[{number}]", "a positive number or null", time)
-        values = zip(columns, row, strict=True)
-        yield Entry({column: checks.scalar(where, each) for column, each in values}, time)
 
 
 def _entry(stored: Mapping[str, Any], where: str) -> Entry:
@@ -279,13 +212,8 @@ def _entry(stored: Mapping[str, Any], where: str) -> Entry:
     outcome = stored["outcome"]
     if outcome not in tuple(Outcome):  # it may be anything, and not hashable
         raise checks.wrong(f"{where}.outcome", f"one of {', '.join(Outcome)}", outcome)
-    configuration = {
-        parameter: checks.scalar(f"{where}.configuration.{parameter}", value)
-        for parameter, value in checks.mapping(
-            f"{where}.configuration", stored["configuration"]
-        ).items()
-    }
-    median_s = stored.get("median_s")
+    values = configuration(where, stored["configuration"])
+    median_s, interval = stored.get("median_s"), stored.get("interval_s")
     value = None
     # What was abandoned ran too: its time is of its first runs.
     if outcome in (Outcome.OK, Outcome.ABANDONED):
@@ -293,15 +221,11 @@ def _entry(stored: Mapping[str, Any], where: str) -> Entry:
             raise checks.wrong(f"{where}.median_s", "positive seconds", median_s)
         value = float(median_s)
     return Entry(
-        configuration,
+        values,
         value,
         checks.line(f"{where}.family", stored.get("family", "")),
         outcome,
         str(stored.get("reason") or ""),
-        _interval(stored.get("interval_s"), f"{where}.interval_s"),
+        None if interval is None else checks.interval(f"{where}.interval_s", interval),
         repeats if type(repeats := stored.get("repeats")) is int else 0,
     )
-
-
-def _interval(stored: object, where: str) -> tuple[float, float] | None:
-    return None if stored is None else checks.interval(where, stored)
