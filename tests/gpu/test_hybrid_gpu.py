@@ -146,6 +146,7 @@ BRIEF = Effort(budget_s=0.05, finals_s=0.3, timeout_s=60)
 PROBLEM = Gemm(600, 700, 500)
 
 
+@pytest.mark.alone  # a library that others disturb is not kept
 def test_tuned_for_the_host() -> None:
     result = tune(PROBLEM, target=HybridTarget(), trials=4, timeout=60, effort=BRIEF)
     assert all(trial.measurement.ok or trial.measurement.reason for trial in result.trials)
