@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from pathlib import Path
@@ -32,22 +33,26 @@ def read_quota(root: Path, membership: str) -> float | None:
         root: where the control groups are mounted.
         membership: the text of ``/proc/self/cgroup``.
     """
-    quotas: list[float | None] = []
+    files = _quota_files(root, membership)
+    quotas = [parse_quota(*map(text_of, one)) for one in files if os.path.exists(one[0])]  # noqa: PTH110 - at every look-up
+    return min(filter(None, quotas), default=None)
+
+
+@functools.lru_cache(maxsize=16)
+def _quota_files(root: Path, membership: str) -> list[tuple[Path, ...]]:
+    """Files that may say what a group and those above it are granted."""
+    files: list[tuple[Path, ...]] = []
     for line in membership.splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if not controllers:
-            quotas += [
-                parse_quota(text_of(group / "cpu.max")) for group in _with_ancestors(root, path)
-            ]
+            files += [(group / "cpu.max",) for group in _with_ancestors(root, path)]
         elif "cpu" in controllers.split(","):  # version 1, mounted under one name or the other
             for mount in (root / controllers, root / "cpu"):
-                quotas += [
-                    parse_quota(
-                        text_of(group / "cpu.cfs_quota_us"), text_of(group / "cpu.cfs_period_us")
-                    )
+                files += [
+                    (group / "cpu.cfs_quota_us", group / "cpu.cfs_period_us")
                     for group in _with_ancestors(mount, path)
                 ]
-    return min((quota for quota in quotas if quota is not None), default=None)
+    return files
 
 
 def parse_quota(quota: str, period: str = "") -> float | None:

@@ -184,11 +184,11 @@ def _folders(extra: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
             yield folder
 
 
-def _shipped(operation: str, target: str) -> Iterator[FamilyFile]:
+def _shipped(operation: str, target: str) -> list[FamilyFile]:
     """The shipped families; each lies in a folder of its operation and target."""
     templates, spaces = data_dir("templates"), data_dir("search_spaces")
-    for path in sorted(spaces.glob(f"{operation}/{target}/*.toml")):
-        yield FamilyFile(path, (templates,), (spaces,))
+    paths = sorted(spaces.glob(f"{operation}/{target}/*.toml"))
+    return [FamilyFile(path, (templates,), (spaces,)) for path in paths]
 
 
 def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:
@@ -248,7 +248,7 @@ def _around(folder: Path) -> Iterator[Path]:
         yield from (folder / name).rglob("*")
 
 
-def _unique(found: Iterable[Indexed]) -> Iterator[Indexed]:
+def _unique(found: list[Indexed]) -> list[Indexed]:
     """The same, once it is sure that no two files define one family."""
     origins: dict[tuple[str, str, str], Path] = {}
     for each in found:
@@ -259,7 +259,7 @@ def _unique(found: Iterable[Indexed]) -> Iterator[Indexed]:
                 f"{path}: there is a family {entry.name!r} for {entry.operation} on "
                 f"{entry.target} already, in {first}: rename one of them"
             )
-        yield each
+    return found
 
 
 def _family_files(folder: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -172,7 +173,10 @@ def index(
     Raises:
         FamilyError: a file does not fit the format.
     """
-    known = {file: entry for file in files if (entry := _ENTRIES.get(file)) and entry.holds}
+    known = {file: entry for file in files if (entry := _ENTRIES.get(file)) is not None}
+    looked_at = [(*entry.files, *entry.template_files) for entry in known.values()]
+    if not unchanged(itertools.chain.from_iterable(looked_at)):
+        known = {file: entry for file, entry in known.items() if entry.holds}
     missing = [file for file in files if file not in known]
     facts = None if folder is None or not missing else _trusted(folder)
     kept = {} if facts is None else facts.get(*(file.key for file in missing))

@@ -15,15 +15,13 @@ from autotune.arrays.shapes import products_of
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.core.session import Remembered
 from autotune.core.switches import is_on
-from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
 from autotune.runtime import usage
 from autotune.runtime.contest import MARGIN, VARIABLE, Contest, is_faster
 from autotune.runtime.loading import load, request_of
 from autotune.runtime.product_log import log_product, summary, warn_once
-from autotune.serving.loading import contenders
+from autotune.serving.loading import contenders, refusal
 from autotune.store import MatchQuality
-from autotune.targets.families import catalog
 from autotune.targets.registry import HOMES, make_target
 
 if TYPE_CHECKING:
@@ -212,11 +210,11 @@ def _clock(target: str) -> Clock | None:
 
 def _contenders(problem: Gemm, target: str) -> tuple[Sequence[Contender], str]:
     """The kernels that may be the fastest, or why there are none."""
-    if (reason := refusal(catalog(target), problem)) is not None:
-        return (), reason
     try:
-        request = request_of(problem, target, match="nearest")
-        return contenders(make_target(target), request, CONTENDERS), ""
+        chosen, request = make_target(target), request_of(problem, target, match="nearest")
+        if (reason := refusal(chosen, request)) is not None:
+            return (), reason
+        return contenders(chosen, request, CONTENDERS), ""
     except AutotuneError as error:  # programs must not end for what they can do without
         warn_once(f"products on target {target} are left to their libraries: {error}")
         return (), str(error)

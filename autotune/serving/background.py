@@ -1,8 +1,7 @@
-"""Compiling while a program goes on: one thread has worker processes do it, job after job.
+"""Compiling in the background: one thread has worker processes do job after job.
 
-Nothing of it is in the program's way: compilers run in processes of their own, so that neither
-Python's lock nor a fork meets them, and the thread ends with the program. A child by fork, which
-has no such thread, begins one of its own when it needs it.
+Compilers run in processes of their own, so that neither Python's lock nor a fork meets them, and
+the thread ends with the program. A child by fork begins a thread of its own when it needs it.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 def is_wanted(asked: bool | None) -> bool:
-    """Whether to compile in the background.
-
-    Args:
-        asked: what the caller says; None asks `VARIABLE`.
+    """True if the caller, or `VARIABLE` where `asked` is None, wants the background.
 
     Raises:
         InputError: the variable is neither 0 nor 1.
@@ -50,12 +46,7 @@ class Workers:
         self._workers: dict[Hashable, WorkerProcess] = {}
 
     def ask(self, kind: Hashable, make: Callable[[], WorkerProcess], request: Any) -> Any:
-        """What a worker replies.
-
-        Args:
-            kind: of the worker; the first request of a kind makes it.
-            make: makes it.
-            request: picklable.
+        """A worker's reply to a picklable request; the first of a kind makes the worker.
 
         Raises:
             CompileError: it does not reply in time, dies, or raises.
@@ -76,12 +67,9 @@ class Workers:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Something to compile.
+    """Something to compile; jobs with equal keys are one, and `name` is for people.
 
-    Attributes:
-        key: jobs with equal keys are one.
-        name: what is compiled, for people.
-        compile: compiles and loads it; raises AutotuneError.
+    `compile` compiles and loads it, or raises AutotuneError.
     """
 
     key: Hashable
@@ -89,8 +77,8 @@ class Job:
     compile: Callable[[Workers], None]
 
 
-Told = Callable[[str], None]
-"""Hears of a job's end: why it failed, or an empty text."""
+Callback = Callable[[str], None]
+"""Called at a job's end with why it failed, or an empty text."""
 
 
 class Background:
@@ -99,7 +87,7 @@ class Background:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._queue: deque[Job] = deque()
-        self._told: dict[Hashable, list[Told]] = {}
+        self._waiting: dict[Hashable, list[Callback]] = {}
         self._failures: dict[Hashable, str] = {}
         self._thread: threading.Thread | None = None
         self._working = False
@@ -107,42 +95,42 @@ class Background:
 
     @property
     def busy(self) -> bool:
-        """Whether a job is under way, or waits."""
+        """True while a job is under way, or waits."""
         with self._changed:
             return self._working or bool(self._queue)
 
     def has(self, key: Hashable) -> bool:
-        """Whether a job is under way, waits, or has failed: what it makes is not to be had now."""
+        """True if a job is under way, waits, or has failed."""
         with self._changed:
-            return key in self._told or key in self._failures
+            return key in self._waiting or key in self._failures
 
-    def submit(self, job: Job, told: Told) -> bool:
+    def submit(self, job: Job, callback: Callback) -> bool:
         """Have a job done, unless that is under way or has failed; returns at once.
 
         Args:
-            job: what to do.
-            told: hears of its end, once, in the thread that does it; at once if it has failed.
+            job: the compilation.
+            callback: called once, in the thread that does it; at once if it has failed.
 
         Returns:
-            Whether `told` hears of it. No thread may be to be had: the limit of processes is
-            reached, or the program ends. Nothing is kept of the job then.
+            False where no thread is to be had, since the limit of processes is reached or the
+            program ends; nothing is kept of the job then.
         """
         with self._changed:
             failed = self._failures.get(job.key)
             if failed is None:
                 if self._thread is None and not self._start():
                     return False
-                waiting = self._told.setdefault(job.key, [])
-                waiting.append(told)
+                waiting = self._waiting.setdefault(job.key, [])
+                waiting.append(callback)
                 if len(waiting) == 1:
                     self._queue.append(job)
                 self._changed.notify()
         if failed is not None:
-            told(failed)
+            callback(failed)
         return True
 
     def _start(self) -> bool:
-        """Start the thread, which waits for the lock that the caller holds; whether it runs."""
+        """Start the thread, which waits for the lock that the caller holds; True if it runs."""
         thread = threading.Thread(target=self._work, name="autotune-background", daemon=True)
         try:
             thread.start()
@@ -163,13 +151,16 @@ class Background:
         workers = Workers()
         try:
             while (job := self._next()) is not None:
-                failure = _done(job, workers)
+                failure = _compile(job, workers)
                 with self._changed:
                     if failure:
                         self._failures[job.key] = failure
-                    waiting = self._told.pop(job.key)
-                for told in waiting:
-                    _tell(told, failure)
+                    waiting = self._waiting.pop(job.key)
+                for callback in waiting:
+                    try:
+                        callback(failure)
+                    except Exception:  # others wait for the thread
+                        _log.exception("what was compiled cannot be used")
         finally:
             workers.close()
 
@@ -185,20 +176,12 @@ class Background:
 
 
 def failure_text(error: Exception) -> str:
-    """What an error says, and what kind it is where it is none of ours."""
+    """An error's message, with its kind where it is none of ours."""
     return str(error) if isinstance(error, AutotuneError) else f"{type(error).__name__}: {error}"
 
 
-def _tell(told: Told, failure: str) -> None:
-    """Have somebody hear of an end; whatever comes of it, others wait for the thread."""
-    try:
-        told(failure)
-    except Exception:
-        _log.exception("what was compiled cannot be used")
-
-
-def _done(job: Job, workers: Workers) -> str:
-    """Why a job failed; empty where it did not."""
+def _compile(job: Job, workers: Workers) -> str:
+    """Do a job; gives why it failed, empty where it did not."""
     try:
         job.compile(workers)
     except Exception as error:  # of compilers and drivers, too: others wait for the thread

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Fits:
-    """What candidates are valid for on one device; it is worked out once for each of them.
+    """Validity of candidates on one device, compiled once for each candidate.
 
     Args:
         families: by name.
@@ -27,16 +27,16 @@ class Fits:
     """
 
     def __init__(self, families: Mapping[str, KernelFamily], limits: DeviceLimits) -> None:
-        self._families = families
-        self._limits = limits
+        self.families = families
+        self.limits = limits
         self._planners: dict[tuple[Candidate, str], Planner | str] = {}
 
     def at(self, problem: Problem) -> Fitting:
-        """The same for one problem."""
-        return Fitting(self, self._families, problem, self._limits)
+        """Fitting of candidates to one problem."""
+        return Fitting(self, problem)
 
     def valid(self, candidate: Candidate, problem: Problem) -> bool:
-        """Whether a candidate may serve a problem."""
+        """True if a candidate may serve a problem."""
         planner = self._planner(candidate, problem.dtype)
         return isinstance(planner, Planner) and planner.valid(problem)
 
@@ -49,9 +49,9 @@ class Fits:
         key = candidate, dtype
         found = self._planners.get(key)
         if found is None:
-            family = self._families[candidate.family]
+            family = self.families[candidate.family]
             try:
-                found = planner_of(family, candidate.configuration, dtype, self._limits)
+                found = planner_of(family, candidate.configuration, dtype, self.limits)
             except SpaceError as error:
                 found = str(error)
             self._planners[key] = found
@@ -59,26 +59,16 @@ class Fits:
 
 
 class Fitting:
-    """Tuned candidates, fitted to a problem; what takes time is done once a look-up.
+    """Tuned candidates, fitted to a problem, each once.
 
     Args:
-        fits: what candidates are valid for.
-        families: by name.
+        fits: validity on the device.
         problem: what is to be computed.
-        limits: of the device it is to run on.
     """
 
-    def __init__(
-        self,
-        fits: Fits,
-        families: Mapping[str, KernelFamily],
-        problem: Problem,
-        limits: DeviceLimits,
-    ) -> None:
+    def __init__(self, fits: Fits, problem: Problem) -> None:
         self._fits = fits
-        self._families = families
         self._problem = problem
-        self._limits = limits
         self._spaces: dict[str, SearchSpace] = {}
         self._fitted: dict[Candidate, Candidate | None] = {}
 
@@ -100,13 +90,13 @@ class Fitting:
         Raises:
             SpaceError: the family has none for the problem.
         """
-        declared = {each.name: each.default for each in family.parameters}
-        values = {name: each for name, each in declared.items() if each is not None}
+        declared = {parameter.name: parameter.default for parameter in family.parameters}
+        values = {name: value for name, value in declared.items() if value is not None}
         if len(values) == len(declared):  # nothing can be nearer than the default itself
             candidate = Candidate(family.name, Configuration(values))
             if self._fits.valid(candidate, self._problem):
                 return candidate
-        return Candidate(family.name, family.default(self._problem, self._limits))
+        return Candidate(family.name, family.default(self._problem, self._fits.limits))
 
     def _nearest(self, tuned: Candidate) -> Candidate | None:
         if self.rejection(tuned) is None:  # at a fraction of the cost of the space's rows
@@ -117,5 +107,6 @@ class Fitting:
 
     def _space(self, name: str) -> SearchSpace:
         if name not in self._spaces:
-            self._spaces[name] = self._families[name].space(self._problem, self._limits)
+            family = self._fits.families[name]
+            self._spaces[name] = family.space(self._problem, self._fits.limits)
         return self._spaces[name]

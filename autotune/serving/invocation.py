@@ -1,4 +1,4 @@
-"""How a problem is tuned and loaded: the command and the Python that say the same."""
+"""The command and the Python that tune and load a problem."""
 
 from __future__ import annotations
 
@@ -19,23 +19,18 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.serving.target import Placement, Target
 
-_DEFAULTS = {
-    "dtype": DEFAULT_DTYPE,
-    "out_dtype": None,
-    "layout": "nn",
-    "threads": None,
-}
+_DEFAULTS = {"dtype": DEFAULT_DTYPE, "out_dtype": None, "layout": "nn", "threads": None}
 """Fields of a problem that are left out where they have these values, or the dtype's own class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A problem, and everything besides that a lookup of it was given.
+    """A problem, and all other arguments of its look-up.
 
     Attributes:
         problem: what is computed.
         target: the target's name.
-        placement: what the target was told, so that it is this device.
+        placement: the target's options that mean this device.
         device: which one, where one was asked for.
         cache: the user's cache, where it is not in the default place.
         families: folders of families of the user's own.
@@ -59,16 +54,7 @@ class Invocation:
         cache: str | os.PathLike[str] | None = None,
         extra_families: Sequence[str | os.PathLike[str]] = (),
     ) -> Invocation:
-        """What was asked for, from the arguments of `autotune.load` and the device they mean.
-
-        Args:
-            problem: what is computed.
-            target: where.
-            fingerprint: the device's.
-            device: as for `autotune.load`.
-            cache: as for `autotune.load`.
-            extra_families: as for `autotune.load`.
-        """
+        """The invocation with the arguments of `autotune.load`, for the device they mean."""
         return cls(
             problem=problem,
             target=target.name,
@@ -101,7 +87,8 @@ class Invocation:
         call = f"kernel = load({', '.join(self._arguments())})"
         calls = [call]
         if len(call) > width:
-            calls = ["kernel = load(", *(f"    {each}," for each in self._arguments()), ")"]
+            arguments = (f"    {argument}," for argument in self._arguments())
+            calls = ["kernel = load(", *arguments, ")"]
         if self.placement.comment:
             comment = f"  # {self.placement.comment}"
             calls[0] += comment if len(calls[0] + comment) <= width else ""
@@ -133,22 +120,22 @@ class Invocation:
         own = problem.operation not in OPERATIONS
         names = problem.defined.sizes if own else [name.lower() for name in problem.defined.sizes]
         fields = [f"{name}={size}" for name, size in zip(names, problem.shape, strict=True)]
-        fields += [f"{name}={_quoted(value)}" for name, value in self._differing()]
-        folders = f"[{', '.join(map(_quoted, self.families))}]"
+        fields += [f"{name}={_quote(value)}" for name, value in self._differing()]
+        folders = f"[{', '.join(map(_quote, self.families))}]"
         kind = "Gemm"
         if own:
-            found = ", ".join([_quoted(problem.operation), *([folders] if self.families else [])])
+            found = ", ".join([_quote(problem.operation), *([folders] if self.families else [])])
             kind = f"find_operation({found}).problem"
-        arguments = [f"{kind}({', '.join(fields)})", f"target={_quoted(self.target)}"]
+        arguments = [f"{kind}({', '.join(fields)})", f"target={_quote(self.target)}"]
         if self.placement.arguments is not None:
             arguments += [f"{name}={text}" for name, text in self.placement.arguments]
         else:
             chosen = {"device": self.device, **self.placement.options}
             arguments += [
-                f"{name}={_quoted(value)}" for name, value in chosen.items() if value is not None
+                f"{name}={_quote(value)}" for name, value in chosen.items() if value is not None
             ]
         if self.cache is not None:
-            arguments.append(f"cache={_quoted(self.cache)}")
+            arguments.append(f"cache={_quote(self.cache)}")
         if self.families:
             arguments.append(f"extra_families={folders}")
         return arguments
@@ -157,10 +144,10 @@ class Invocation:
 def not_tuned(
     invocation: Invocation, families: Mapping[str, KernelFamily], reason: str, enough: str
 ) -> str:
-    """What to say where nothing good enough is in the cache, in one line.
+    """The message, in one line, where nothing good enough is in the cache.
 
     Args:
-        invocation: what was looked up.
+        invocation: the look-up.
         families: those there are for its operation and target.
         reason: why what was found is not good enough.
         enough: the `match` that would take it.
@@ -175,9 +162,7 @@ def not_tuned(
     return f'{start} ({reason}): run `{invocation.command()}`, or load with match="{enough}"'
 
 
-def _quoted(value: object) -> str:
-    """A value as Python, in the double quotes of the examples where those will do."""
+def _quote(value: object) -> str:
+    """A value as Python, in double quotes where those will do."""
     text = repr(value)
-    if text.startswith("'") and '"' not in text:
-        return f'"{text[1:-1]}"'
-    return text
+    return f'"{text[1:-1]}"' if text.startswith("'") and '"' not in text else text

@@ -1,4 +1,4 @@
-"""Kernels as users hold them, and what they were asked for with."""
+"""Kernels as users hold them, and the requests for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ and returns the output; of matrix products ``kernel(a, b, out, alpha, beta, stre
 
 @runtime_checkable
 class Launching(Protocol):
-    """A bound kernel of products whose launches can be had: nothing is looked at in those."""
+    """A bound kernel of products that gives its unchecked launches."""
 
     def launch_on(self, device: int) -> Callable[..., None]:
         """``launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)`` on a device, all as numbers.
@@ -40,22 +40,15 @@ class Launching(Protocol):
 
 
 FALLBACKS = (None, "library")
-"""What `load` may do where the record says that the vendor's library is faster."""
+"""Values of `fallback`, for records that say that the vendor's library is faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a kernel was asked for with: the arguments of `load`, less those that say where.
+    """The arguments of `autotune.load`, less target and options.
 
-    Attributes:
-        problem: what to compute.
-        match: one of `autotune.serving.lookup.MATCHES`.
-        device: which one, where the target has several.
-        cache: the user's cache.
-        extra_families: folders of families.
-        fallback: one of `FALLBACKS`.
-        background: whether to compile in the background what match="nearest" finds.
-        again: asks for the same once more, in another process; None where that makes no sense.
+    `background` is decided here, and `again` repeats the call in another process; None where that
+    makes no sense.
     """
 
     problem: Problem
@@ -106,33 +99,23 @@ class Kernel:
 
     @property
     def bound(self) -> BoundKernel:
-        """What a call does, for those who make many: a frame of Python's less each.
+        """The callable for many calls, one Python frame less for each.
 
         Where something else computes for the time being, the kernel itself.
         """
         return self.__call__ if self._passing else self._call
 
     def become(self, bound: BoundKernel, reason: str, *, passing: bool = False) -> None:
-        """Compute by something else from now on, as when what was chosen has been compiled.
-
-        Args:
-            bound: what computes.
-            reason: takes the place of the attribute.
-            passing: whether it does until something else will.
-        """
+        """Compute by `bound` from now on, for `reason`; `passing` until something else will."""
         object.__setattr__(self, "_bound", bound)
         object.__setattr__(self, "_passing", passing)
-        object.__setattr__(self, "_call", _heard(bound, self._used))
+        object.__setattr__(self, "_call", _reporting(bound, self._used))
         object.__setattr__(self, "reason", reason)
 
     def hear(self, used: Callable[[], None]) -> None:
-        """Have every call from now on heard of that has raised nothing.
-
-        Args:
-            used: is called after each, in its thread.
-        """
+        """Call `used` after every call that raises nothing, in its thread."""
         object.__setattr__(self, "_used", used)
-        object.__setattr__(self, "_call", _heard(self._bound, used))
+        object.__setattr__(self, "_call", _reporting(self._bound, used))
 
     def __repr__(self) -> str:
         """One line: what computes what, where, and how well it fits."""
@@ -217,8 +200,8 @@ class ProductKernel(Kernel):
         return self._call(a, b, out, alpha, beta, stream)
 
 
-def _heard(bound: BoundKernel, used: Callable[[], None] | None) -> BoundKernel:
-    """Calls of which somebody hears, if there is somebody."""
+def _reporting(bound: BoundKernel, used: Callable[[], None] | None) -> BoundKernel:
+    """The kernel, with the callback after its calls if there is one."""
     if used is None:
         return bound
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.forking import LOADING
+from autotune.families import offers
 from autotune.serving import lookup
 from autotune.serving.background import Background, background, failure_text
 from autotune.serving.lookup import binary_of, look_up
@@ -80,6 +81,14 @@ def contenders(target: Target, request: Request, most: int) -> Sequence[Contende
     with LOADING:
         found = lookup.contenders(request.problem, _look_up(target, request), most)
         return [Contender(candidate, request) for candidate in found]
+
+
+def refusal(target: Target, request: Request) -> str | None:
+    """Why no family of the target computes a request's problem; None where one does."""
+    shared = lookup.resident(
+        request.problem, target, request.device, request.cache, request.extra_families, now=False
+    )
+    return offers.refusal(shared.families, request.problem)
 
 
 class Placeholder:
@@ -163,7 +172,7 @@ def _load(found: Lookup, request: Request) -> Kernel:
         with LOADING:
             binary, programs = binary_of(problem, found), found.shared.programs
             return target.kernel(
-                found.family, found.candidate, problem, found.device, programs, binary
+                found.family, found.candidate, problem, found.shared.device, programs, binary
             )
 
     bound: BoundKernel | None = None

@@ -1,4 +1,4 @@
-"""Which kernel serves a problem: the records that there are, held against what is here."""
+"""Look-ups: the candidate that serves a problem, by records or a model; nothing is compiled."""
 
 from __future__ import annotations
 
@@ -41,26 +41,25 @@ _QUALITIES = {
 }
 
 MATCHES = tuple(_QUALITIES)
-"""What `load` may settle for: the problem's own record, one made by another toolchain or
-template, what a model of the device chose, or the best there is, down to a family's default
-configuration."""
+"""Values of `match`: the problem's own record; also one made by another toolchain or template;
+also a model's choice; or the best there is, down to a family's default configuration."""
 
 _LOOKED_THROUGH = 16
 """Predictions, best first, that are looked through for a program."""
 
 LASTING = ("predicted", "nearest")
-"""Those whose look-ups share what they read, and may ask a model."""
+"""Matches whose look-ups take what was read before, and may ask a model."""
 
 
 class Lookup(NamedTuple):
-    """Which kernel serves a problem; nothing of it is compiled or loaded.
+    """The candidate that serves a problem.
 
     Attributes:
         target: where it runs.
-        shared: what it has in common with other look-ups.
+        shared: in common with other look-ups.
         family: the candidate's family.
         candidate: valid for the problem on the device.
-        match: what was found in the caches.
+        match: the record, and how well it fits.
         prediction: the model's choice, where that serves.
     """
 
@@ -89,7 +88,9 @@ def look_up(
     """Find what `autotune.load` would load; arguments and errors are those of it."""
     allowed = qualities(match)
     lasting = match in LASTING
-    shared = resident(problem, target, device, cache, extra_families, keep=lasting)
+    shared = resident(problem, target, device, cache, extra_families, now=not lasting)
+    if (earlier := shared.found.get((problem, match))) is not None:
+        return earlier
     # Most shapes that are new have no records, and their callers wait.
     new = lasting and problem.shape not in shared.shapes
     if new and (prediction := shared.predictor.choose(problem)) is not None:
@@ -112,32 +113,30 @@ def look_up(
     candidate = _candidate(problem, target, shared, fitting, found)
     if found.quality is MatchQuality.MEASURED:  # its binary is the portfolio's
         programs = itertools.islice(shared.predictor.favourites(problem), _LOOKED_THROUGH)
-        prediction = next((each for each in programs if each.candidate == candidate), None)
+        prediction = next((one for one in programs if one.candidate == candidate), None)
     if found.record is not None and (cap := _capped(problem, found.record.candidate, shared)):
         found = replace(found, reason="; ".join(filter(None, (found.reason, cap))))
     family = shared.families[candidate.family]
-    return Lookup(target, shared, family, candidate, found, prediction)
+    result = Lookup(target, shared, family, candidate, found, prediction)
+    if not lasting:
+        shared.found[problem, match] = result
+    return result
 
 
 def binary_of(problem: Problem, found: Lookup) -> Binary | None:
-    """What the winner of a record that was found was compiled to, if it is kept and may be used.
-
-    Args:
-        problem: what it is for.
-        found: as `look_up` gives it.
-    """
-    if found.prediction is not None:
-        return _predicted_binary(found.prediction, found.shared)
-    return _binary(problem, found)
+    """The binary of a candidate that was found, if it is kept and may be used for the problem."""
+    if found.prediction is None:
+        return _record_binary(problem, found)
+    entry, architecture = found.prediction.entry, found.prediction.portfolio.architecture
+    if entry.binary is None or not _runs(found.device, architecture):
+        return None
+    return _kept(found.shared.sources, entry.binary, entry.support, architecture, None)
 
 
 def contenders(problem: Problem, found: Lookup, most: int) -> Iterator[Lookup]:
-    """The kernels that are most likely to be the fastest, each of another program.
+    """The kernels most likely to be the fastest, at most `most`, each of another program.
 
-    Args:
-        problem: what they compute.
-        found: the first of them, as `look_up` gives it.
-        most: how many, at most.
+    The first is `found`, as `look_up` gives it.
     """
     yield found
     programs = {_program(found)}
@@ -155,7 +154,7 @@ def _program(found: Lookup) -> tuple[object, ...]:
     """The family and the parameters that are compiled in."""
     compiled = found.candidate.configuration.items()
     runtime = found.family.runtime_parameters
-    return found.family.name, frozenset(each for each in compiled if each[0] not in runtime)
+    return found.family.name, frozenset(pair for pair in compiled if pair[0] not in runtime)
 
 
 def qualities(match: str) -> tuple[MatchQuality, ...]:
@@ -166,14 +165,7 @@ def qualities(match: str) -> tuple[MatchQuality, ...]:
 
 
 def _predicted(target: Target, shared: Resident, prediction: Prediction, lack: str) -> Lookup:
-    """What a model chose.
-
-    Args:
-        target: where it is to run.
-        shared: what look-ups have in common.
-        prediction: the choice.
-        lack: why no record of the problem serves.
-    """
+    """The look-up that a model answers; `lack` says why no record of the problem serves."""
     match = Match(None, MatchQuality.PREDICTED, f"{prediction.reason}; {lack}")
     family = shared.families[prediction.candidate.family]
     return Lookup(target, shared, family, prediction.candidate, match, prediction)
@@ -237,7 +229,7 @@ def _candidate(
     if found.record is None:
         if (reason := refusal(families, problem)) is not None:
             raise InputError(reason)
-        able = {n: each for n, each in families.items() if each.unsupported(problem) is None}
+        able = {n: one for n, one in families.items() if one.unsupported(problem) is None}
         default = default_family(able, problem, shared.device.limits) or next(iter(able))
         if (chosen := shared.predictor.by_limits(problem, default)) is not None:
             return chosen
@@ -260,8 +252,7 @@ def _capped(problem: Problem, tuned: Candidate, shared: Resident) -> str:
     return f"tuned with {threads} threads, and this process may use {usable}"
 
 
-def _binary(problem: Problem, found: Lookup) -> Binary | None:
-    """What a record's winner was compiled to, if that is here and may be used for the problem."""
+def _record_binary(problem: Problem, found: Lookup) -> Binary | None:
     record, sources = found.match.record, found.shared.sources
     if record is None or record.binary is None or found.candidate != record.candidate:
         return None
@@ -278,16 +269,8 @@ def _binary(problem: Problem, found: Lookup) -> Binary | None:
     return None if binary is None else replace(binary, layout=kept.layout)
 
 
-def _predicted_binary(prediction: Prediction, shared: Resident) -> Binary | None:
-    """The binary of a portfolio's program, if it is here and for this architecture."""
-    entry, architecture = prediction.entry, prediction.portfolio.architecture
-    if entry.binary is None or not _runs(shared.device, architecture):
-        return None
-    return _kept(shared.sources, entry.binary, entry.support, architecture, None)
-
-
 def _runs(device: Device, architecture: str) -> bool:
-    """Whether binaries for an architecture run on a device; only a GPU has any."""
+    """True if binaries for an architecture run on a device; only a GPU has any."""
     return isinstance(device.limits, GpuLimits) and device.limits.runs(architecture)
 
 
@@ -297,9 +280,7 @@ def _vouching(sources: Sequence[RecordSource], record: TuningRecord) -> list[Rec
     Strangers' records come without what they say of binaries, see `autotune.store.sources`.
     """
     key = record.key
-    return [
-        source for source in sources if any(each is record for each in source.of_problem(*key))
-    ]
+    return [source for source in sources if any(own is record for own in source.of_problem(*key))]
 
 
 def _kept(

@@ -32,12 +32,15 @@ _DEFAULTS: dict[str, Any] = {
 }
 """By their names in `numba.config`."""
 
-_VARIABLES = (*(f"NUMBA_{name.removesuffix('_DEFAULT')}" for name in _DEFAULTS), "VS_PROFILER")
 _AVX = "NUMBA_ENABLE_AVX"  # whose default is the processor's
 _FILE = ".numba_config.yaml"
+_VARIABLES = (
+    *(f"NUMBA_{name.removesuffix('_DEFAULT')}" for name in _DEFAULTS),
+    "VS_PROFILER",
+    _AVX,
+)
 
-
-_TOLD: list[tuple[object, ...]] = [()]
+_READ: list[tuple[object, ...]] = [()]
 """The environment as Numba's settings were last read from it."""
 
 
@@ -48,23 +51,27 @@ def numba_settings() -> str:
     where its environment names one.
     """
     config: Any = sys.modules.get("numba.core.config")
-    told = (*map(os.environ.get, (*_VARIABLES, _AVX)), os.path.exists(_FILE))  # noqa: PTH110 - at every look-up
-    if any(each not in (None, False) for each in told):
+    given = (*map(os.environ.get, _VARIABLES), os.path.exists(_FILE) or None)  # noqa: PTH110 - at every look-up
+    if given.count(None) < len(given):
         config = importlib.import_module("numba.core.config")
     if config is None:
         return ""
-    if told != _TOLD[0]:  # Numba looks again before it compiles
+    if given != _READ[0]:  # Numba looks again before it compiles
         with contextlib.suppress(AttributeError, RuntimeError, ValueError):
             config.reload_config()
-        _TOLD[0] = told
-    found = {name: getattr(config, name, usual) for name, usual in _DEFAULTS.items()}
-    changed = {name: value for name, value in found.items() if value != _DEFAULTS[name]}
+        _READ[0] = given
+    changed = {
+        name: value
+        for name, usual in _DEFAULTS.items()
+        if (value := getattr(config, name, usual)) != usual
+    }
     if _AVX in os.environ:
         changed["ENABLE_AVX"] = getattr(config, "ENABLE_AVX", "")
-    if getattr(found["OPT"], "is_opt_max", False):
+    if getattr(getattr(config, "OPT", None), "is_opt_max", False):
         changed["OPT"] = "max"
-    return " ".join(f"{name}={_text(changed[name])}" for name in sorted(changed))
-
-
-def _text(value: Any) -> str:
-    return str(int(value)) if isinstance(value, int) else str(value)
+    if not changed:
+        return ""
+    return " ".join(
+        f"{name}={int(value) if isinstance(value, int) else value}"
+        for name, value in sorted(changed.items())
+    )

@@ -1,11 +1,11 @@
-"""Which program of a portfolio serves a problem that was never tuned, by the device's model."""
+"""Predictions: the program of a portfolio that a device's model chooses for an untuned problem."""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.configuration import Candidate, Configuration
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
 
 
 RESERVE = 1.5
-"""How much less another family than the default one must be expected to take, where nobody has
-measured either."""
+"""Factor on the expected time of families other than the default one, where nobody has measured
+either."""
 
 OWN_RESERVE = 1.15
-"""The same for its other points, beside its default."""
+"""Factor on that of the default family's presets, beside its default configuration."""
 
 _MOST = 0.75
-"""Of another device's programs, those that must run here for its model to choose."""
+"""Share of another device's programs that must run here for its model to choose."""
 
 _TRIED = 4
-"""Calls of a program that are looked at for that."""
+"""Calls of a program that are checked for that."""
 
 _MOVED = 8
 """Calls that are moved to near ones where no call of any program is valid as it is."""
@@ -81,19 +81,15 @@ class Prediction(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """What is predicted, how sure that is, and by whose model."""
+        """The predicted time, its spread, and whose model predicts it."""
         return f"predicted {_duration(self.seconds)} within {self.spread:.0%} by {self.whose}"
 
 
 class Predictor:
     """Chooses for problems of one operation on one device; from any thread.
 
-    The device's own portfolio speaks, or the one of the device most like it.
-
-    Args:
-        portfolios: those there are, the preferred first; a head's is decoded when it is needed.
-        families: by name.
-        device: where kernels run.
+    The device's own portfolio predicts, or the one of the device most like it; of `portfolios`,
+    the preferred first, a head's is decoded when it is needed.
     """
 
     def __init__(
@@ -107,8 +103,8 @@ class Predictor:
         own = device.fingerprint
         # Sorting keeps the order of preference among equals.
         heads = [
-            each if isinstance(each, PortfolioHead) else PortfolioHead.known(each)
-            for each in portfolios
+            one if isinstance(one, PortfolioHead) else PortfolioHead.known(one)
+            for one in portfolios
         ]
         self._heads = sorted(
             (head for head in heads if head.subject.fingerprint.kind == own.kind),
@@ -127,8 +123,7 @@ class Predictor:
         """Valid candidates, the one whose predicted time is least first."""
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return
-        ranked = self._ranked(problem)
-        if ranked is None:
+        if (ranked := self._ranked(problem)) is None:
             return
         choices = self._valid_choices(ranked.chooser, problem)
         first = next(choices, None)
@@ -141,11 +136,8 @@ class Predictor:
     def by_limits(self, problem: Problem, default: str) -> Candidate | None:
         """The valid one of the families' own points with the least work, waves and bytes.
 
-        That is what can be said where nothing was measured; None where no family has [work].
-
-        Args:
-            problem: what is to be computed.
-            default: the family that serves where others do not promise much more.
+        The estimate where nothing was measured; None where no family has [work]. The family
+        `default` serves where others do not promise much more.
         """
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return None
@@ -155,18 +147,17 @@ class Predictor:
                 self._points[key] = self._chooser_of_points(problem, default)
             chooser = self._points[key]
         choices = () if chooser is None else self._valid_choices(chooser, problem)
-        return next((each.candidate for each in choices), None)
+        return next((choice.candidate for choice in choices), None)
 
     def portfolio(self, problem: Gemm) -> Portfolio | None:
         """The portfolio for problems like this, of the device or of the one most like it."""
         return next(self._fitting(problem), None)
 
     def prior(self, problem: Problem) -> dict[str, Expectation]:
-        """What is expected of every configuration of the families that were measured, by name."""
+        """Expected times of all configurations of the families that were measured, by name."""
         if not isinstance(problem, Gemm) or not multiplies(problem.defined):
             return {}
-        portfolio = self.portfolio(problem)
-        if portfolio is None:
+        if (portfolio := self.portfolio(problem)) is None:
             return {}
         limits = self._device.limits
         found = {
@@ -174,10 +165,10 @@ class Predictor:
             for name, prices in portfolio.families.items()
             if name in self._families
         }
-        return {name: each for name, each in found.items() if each is not None}
+        return {name: one for name, one in found.items() if one is not None}
 
     def _valid_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
-        """What may be called for a problem, the most promising first."""
+        """The valid calls for a problem, the most promising first."""
         for choice in chooser.ranked(Sizes.of(problem)):
             if self._fits.valid(choice.candidate, problem):
                 yield choice
@@ -186,8 +177,7 @@ class Predictor:
         """The same programs, called in the way that is nearest to one that is not valid."""
         fitting = self._fits.at(problem)
         for choice in itertools.islice(chooser.ranked(Sizes.of(problem)), _MOVED):
-            moved = fitting.fitted(choice.candidate)
-            if moved is None:
+            if (moved := fitting.fitted(choice.candidate)) is None:
                 continue
             changed = set(moved.configuration.items() - choice.candidate.configuration.items())
             if {name for name, _ in changed} <= {*self._families[moved.family].runtime_parameters}:
@@ -230,7 +220,7 @@ class Predictor:
         return None
 
     def _suits(self, portfolio: Portfolio, calls: Sequence[Calls], problem: Gemm) -> bool:
-        """Whether a portfolio is one for this device: its own, or one of which most runs here.
+        """True if a portfolio suits this device: its own, or one of which most runs here.
 
         What is left of a set for wider vectors, say, is no set for narrower ones.
         """
@@ -239,10 +229,10 @@ class Predictor:
             return False  # times of code that is not what is compiled here
         if portfolio.fingerprint.digest == self._device.fingerprint.digest:
             return True
-        return sum(self._runs(each, problem) for each in calls) >= _MOST * len(calls)
+        return sum(self._runs(one, problem) for one in calls) >= _MOST * len(calls)
 
     def _runs(self, calls: Calls, problem: Gemm) -> bool:
-        """Whether a program is valid here for any of the usual sizes."""
+        """True if a program is valid here for any of the usual sizes."""
         return any(
             self._fits.valid(
                 Candidate(calls.entry.family, configuration), replace(problem, m=m, n=n, k=k)
@@ -258,7 +248,7 @@ class Predictor:
         there were more, or fewer.
         """
         limits = self._device.limits
-        most = max((threads_of(each.configuration) for each in entries), default=1)
+        most = max((threads_of(entry.configuration) for entry in entries), default=1)
         for entry in entries:
             family = self._families.get(entry.family)
             if family is None or family.digest != entry.family_digest:
@@ -318,12 +308,9 @@ class Predictor:
                     break
 
     def _whose(self, portfolio: Portfolio) -> str:
-        where = portfolio.fingerprint.name
-        whose = (
-            f"{where}'s model"
-            if portfolio.fingerprint == self._device.fingerprint
-            else (f"the model of another device, {where}")
-        )
+        where, own = portfolio.fingerprint.name, self._device.fingerprint
+        is_own = portfolio.fingerprint == own
+        whose = f"{where}'s model" if is_own else f"the model of another device, {where}"
         known = f"{len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes"
         return f"{whose} ({known})"
 
@@ -334,23 +321,21 @@ def _laid_out(entries: Sequence[Entry], layout: str) -> list[Entry]:
     Prices are learned likewise: a layout is like the plain one where nothing else is known of it.
     What has no binary is compiled, in the background as a rule.
     """
-    own = [each for each in entries if each.layout == layout]
-    return own or [
-        replace(each, layout=layout, binary=None, support=None)
-        for each in entries
-        if each.layout == PLAIN
+    return [entry for entry in entries if entry.layout == layout] or [
+        replace(entry, layout=layout, binary=None, support=None)
+        for entry in entries
+        if entry.layout == PLAIN
     ]
 
 
 def _kind(problem: Gemm) -> tuple[object, ...]:
-    """What problems that differ in their sizes alone have in common."""
-    types = problem.dtype, problem.result_dtype
-    return (*types, problem.accuracy, problem.threads, problem.layout)
+    """The key of problems that differ in their sizes alone."""
+    dtypes = problem.dtype, problem.result_dtype
+    return (*dtypes, problem.accuracy, problem.threads, problem.layout)
 
 
-@dataclass(frozen=True, slots=True)
-class _Ranked:
-    """A portfolio, its choices for problems of one kind, and what is said of it."""
+class _Ranked(NamedTuple):
+    """A portfolio, its choices for problems of one kind, and its description."""
 
     portfolio: Portfolio
     chooser: Chooser
@@ -369,7 +354,7 @@ def predictor_of(
     Raises:
         CacheError: a source cannot be read.
     """
-    found = [each for source in sources for each in source.portfolio_heads(operation, target)]
+    found = [head for source in sources for head in source.portfolio_heads(operation, target)]
     return Predictor(found, families, device)
 
 

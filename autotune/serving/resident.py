@@ -1,10 +1,11 @@
 """What look-ups share: the device, the families and the records, read once and kept.
 
-`load` with match="exact" or "stale" reads them as they are when it is called. With "nearest", for
-the thousands of shapes of a program, they are those that the process has read before, unless the
-user's database has changed since. What this process writes is seen at once, what others write
-after `OTHERS_S`; the device, as the process may use it, and the families are looked at again after
-`LOOK_AGAIN_S`. Until then a look-up makes no system call.
+`load` with match="exact" or "stale" takes what is kept only where device, families, database and
+layers are as they were when it is called. With "predicted" and "nearest", for the thousands of
+shapes of a program, they are those that the process has read before, unless the user's database
+has changed since. What this process writes is seen at once, what others write after `OTHERS_S`;
+the device, as the process may use it, and the families are looked at again after `LOOK_AGAIN_S`.
+Until then a look-up makes no system call.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.serving.fitting import Fits
 from autotune.serving.predicting import Predictor, predictor_of
 from autotune.store.schema import written
-from autotune.store.sources import VARIABLE, kept_sources, shapes, state_of
+from autotune.store.sources import VARIABLE, kept_sources, layer_states, shapes, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.index import Families
     from autotune.operations.problem import Problem
+    from autotune.serving.lookup import Lookup
     from autotune.serving.target import Target
 
 LOOK_AGAIN_S = 1.0
@@ -41,22 +43,16 @@ OTHERS_S = 0.1
 
 
 class Resident:
-    """All that look-ups of one operation's problems on one device have in common.
-
-    Args:
-        problem: one of those problems; the others have the same caps on the device.
-        target: where kernels run.
-        name: which device, as for `autotune.load`.
-        place: the user's cache.
-        extra_families: as for `autotune.load`.
+    """All that look-ups of one operation's problems, of equal caps, on one device share.
 
     Attributes:
-        place: the same.
+        place: the user's cache.
         device: as this process may use it.
         families: those there are, by name.
         sources: of records; each is asked once for the same thing.
         programs: where emitted sources are.
-        fits: what candidates are valid for.
+        fits: validity of candidates.
+        found: earlier look-ups, by problem and match.
     """
 
     def __init__(
@@ -71,19 +67,22 @@ class Resident:
         self._target = target
         self._name = name
         self._extra = tuple(extra_families)
+        self._languages = {target.name: target.language()}
         self.place = place
         self._written = written()
         self._state = state_of(place.database)
         self.programs = ProgramCache.of(place)
         self.device = self._device(problem)
+        self._layers = layer_states(self.device.fingerprint.kind)
         self.families = self._catalog()
         self.fits = Fits(self.families, self.device.limits)
         self.sources = kept_sources(place.database, self.device.fingerprint.kind)
-        self._looked(time.monotonic() + LOOK_AGAIN_S)
+        self.found: dict[tuple[Problem, str], Lookup] = {}
+        self._wait(time.monotonic() + LOOK_AGAIN_S)
 
     @functools.cached_property
     def predictor(self) -> Predictor:
-        """What chooses for problems without records."""
+        """Chooses for problems without records."""
         return predictor_of(
             self.sources, self._operation.name, self._target.name, self.families, self.device
         )
@@ -94,35 +93,34 @@ class Resident:
         digest = self.device.fingerprint.digest
         return shapes(self.sources, self._operation, self._target.name, digest)
 
-    def holds(self, problem: Problem) -> bool:
-        """Whether all is as it was, as far as that is looked at."""
+    def holds(self, problem: Problem, *, now: bool = False) -> bool:
+        """True if all is as it was; with `now` everything is looked at, not only what is due."""
         count = written()
-        if time.monotonic() < self._until and count == self._written:
+        if not now and time.monotonic() < self._until and count == self._written:
             return True
         if state_of(self.place.database) != self._state:
             return False
         self._written = count  # not before the look: another thread would go by it
-        if time.monotonic() < self._again:
-            self._looked(self._again)
+        if not now and time.monotonic() < self._again:
+            self._wait(self._again)
             return True
-        if self._target.changes:
+        if now or self._target.changes:
             device = self._device(problem)
-            if (device.limits, device.fingerprint) != (
+            if (device.limits, device.fingerprint, device.toolchain) != (
                 self.device.limits,
                 self.device.fingerprint,
+                self.device.toolchain,
             ):
                 return False
+        if now and layer_states(self.device.fingerprint.kind) != self._layers:
+            return False
         if self._catalog().digests != self.families.digests:
             return False
-        self._looked(time.monotonic() + LOOK_AGAIN_S)
+        self._wait(time.monotonic() + LOOK_AGAIN_S)
         return True
 
-    def _looked(self, again: float) -> None:
-        """The database has been looked at.
-
-        Args:
-            again: when to look at the rest, too.
-        """
+    def _wait(self, again: float) -> None:
+        """The database has just been looked at; the rest is due at `again`."""
         self._again = again
         self._until = min(again, time.monotonic() + OTHERS_S)
 
@@ -131,11 +129,9 @@ class Resident:
 
     def _catalog(self) -> Families:
         # Digests are kept with the programs, where this process may write.
-        keep = self.programs.folder / self._target.name
-        name = self._target.name
-        languages = {name: self._target.language()}
+        name, keep = self._target.name, self.programs.folder / self._target.name
         return catalog(
-            name, self._operation.name, self._extra, keep, languages=languages, strict=False
+            name, self._operation.name, self._extra, keep, languages=self._languages, strict=False
         )
 
 
@@ -149,29 +145,23 @@ def resident(
     cache: str | Path | None,
     extra_families: Sequence[Path],
     *,
-    keep: bool,
+    now: bool,
 ) -> Resident:
-    """What look-ups like this one share.
+    """What look-ups like this one share, by the arguments of `autotune.load`.
 
-    Args:
-        problem: what is looked up.
-        target: where it is to run.
-        name: which device, as for `autotune.load`.
-        cache: as for `autotune.load`.
-        extra_families: as for `autotune.load`.
-        keep: whether what was read before will do, as long as it holds; else all is read now.
+    See `Resident.holds` for `now`.
     """
     caps = target.caps(problem)
-    if caps is None or not keep:
+    if caps is None:
         return Resident(problem, target, name, CacheLocations.at(cache), extra_families)
     variables = map(os.environ.get, ("AUTOTUNE_CACHE", "AUTOTUNE_FAMILIES", VARIABLE))
     key = (target.name, caps, problem.operation, name, cache, *extra_families, *variables)
     found = _RESIDENT.get(key)
-    if found is not None and found.holds(problem):
+    if found is not None and found.holds(problem, now=now):
         return found
     with LOADING:
-        found = _RESIDENT.get(key)  # another thread may have been faster
-        if found is None or not found.holds(problem):
+        before, found = found, _RESIDENT.get(key)  # another thread may have been faster
+        if found is None or found is before or not found.holds(problem, now=now):
             place = CacheLocations.at(cache)
             found = _RESIDENT[key] = Resident(problem, target, name, place, extra_families)
     return found

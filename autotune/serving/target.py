@@ -142,8 +142,8 @@ class Target(ABC):
         Raises:
             InputError: it has no such option, or a value is none that the option takes.
         """
-        known = {option.name for option in cls.OPTIONS}
         for name in options:
+            known = {option.name for option in cls.OPTIONS}
             if name not in known:
                 takes = must_be("its option", name, sorted(known)) if known else "it has none"
                 raise InputError(f"target {cls.name} takes no {name!r}: {takes}")

@@ -326,7 +326,7 @@ class RecordFiles:
         return list(
             dict.fromkeys(
                 key
-                for stamp, _ in self._stamps(f"{operation}.jsonl")
+                for stamp, _ in self.stamps(f"{operation}.jsonl")
                 for key in index_of(stamp).records.get((operation, target), ())
             )
         )
@@ -350,7 +350,7 @@ class RecordFiles:
         """See `RecordSource.portfolio_heads`."""
         return [
             head if trusted else head.without_binaries()
-            for stamp, trusted in self._stamps(f"{operation}.portfolio.jsonl")
+            for stamp, trusted in self.stamps(f"{operation}.portfolio.jsonl")
             for head in portfolios_at(stamp, (operation, target))
         ]
 
@@ -362,12 +362,12 @@ class RecordFiles:
         self, operation: str, target: str, *keys: tuple[str, str]
     ) -> Iterator[tuple[bool, TuningRecord]]:
         """The records of some keys, or all, and whether each may say how binaries are launched."""
-        for stamp, trusted in self._stamps(f"{operation}.jsonl"):
+        for stamp, trusted in self.stamps(f"{operation}.jsonl"):
             for key in keys or index_of(stamp).records.get((operation, target), ()):
                 for record in records_at(stamp, (operation, target), key):
                     yield trusted, record
 
-    def _stamps(self, name: str) -> list[tuple[Stamp, bool]]:
+    def stamps(self, name: str) -> list[tuple[Stamp, bool]]:
         """The files of a name, and whether each may say how binaries are launched."""
         found = []
         for file in self._files(name):

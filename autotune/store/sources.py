@@ -116,8 +116,11 @@ def record_sources(database: Path, kind: str) -> list[RecordSource]:
         database: of the user's cache.
         kind: the kind of device that is looked for.
     """
-    shipped = RecordFiles(data_dir("cache"), kind, trusted=True)
-    return [TuningCache(database), *_layers(kind), shipped]
+    return [TuningCache(database), *_layers(kind), _shipped(kind)]
+
+
+def _shipped(kind: str) -> RecordFiles:
+    return RecordFiles(data_dir("cache"), kind, trusted=True)
 
 
 def kept_sources(database: Path, kind: str) -> list[RecordSource]:
@@ -125,12 +128,22 @@ def kept_sources(database: Path, kind: str) -> list[RecordSource]:
     return [KeptSource(source) for source in record_sources(database, kind)]
 
 
+def layer_states(kind: str) -> list[object]:
+    """The states of the files of all sources but the user's cache, for a kind of device."""
+    return [
+        (layer.path, state_of(layer.path))
+        if isinstance(layer, TuningCache)
+        else layer.stamps("*.jsonl")
+        for layer in (*_layers(kind), _shipped(kind))
+    ]
+
+
 def state_of(database: Path) -> tuple[tuple[int, int], ...]:
     """The times and sizes of a database and its log, which change when it is written.
 
     A log with nothing in it comes and goes with those who only read.
     """
-    return tuple(_state(f"{database}{suffix}") for suffix in ("", "-wal"))
+    return _state(f"{database}"), _state(f"{database}-wal")
 
 
 def _state(path: str) -> tuple[int, int]:
@@ -165,7 +178,7 @@ def layer_database(path: Path) -> Path:
     return path if path.suffix == ".sqlite" else path / "tuning.sqlite"
 
 
-def _layers(kind: str) -> Iterator[RecordSource]:
+def _layers(kind: str) -> Iterator[TuningCache | RecordFiles]:
     installed = _installed(tuple(sys.path))
     for path in layer_paths():
         database = layer_database(path)

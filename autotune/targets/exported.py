@@ -1,4 +1,4 @@
-"""From a record to all that its kernel's files are made from."""
+"""From a record to the kernel that is exported."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 
 def family_of(record: TuningRecord, extra: Sequence[Path] = ()) -> KernelFamily:
-    """The family of a record's winner, as its files are now.
-
-    Args:
-        record: whose family.
-        extra: folders of families of the user's own.
+    """The family of a record's winner, as its files are now; `extra` are the user's folders.
 
     Raises:
         UnknownNameError: it is not here.
@@ -45,12 +41,7 @@ def family_of(record: TuningRecord, extra: Sequence[Path] = ()) -> KernelFamily:
 
 
 def device_of(record: TuningRecord, problem: Problem, name: int | str | None = None) -> Device:
-    """The device that a record was tuned on, or one like it.
-
-    Args:
-        record: the record.
-        problem: its problem.
-        name: the device to take; None takes the record's.
+    """The device that a record of a problem was tuned on, or the one named.
 
     Raises:
         AutotuneError: it is not known here.
@@ -78,18 +69,13 @@ def exportable(record: TuningRecord, database: Path, extra: Sequence[Path] = ())
     binary = _binary(record, database)
     # The files of a folder belong together: of what a binary was made of, or not at all.
     current = family.digest == record.family_digest or binary is None
-    return Exportable(
-        record=record,
-        family=family,
-        problem=problem,
-        program=_program(record, family, problem) if current else None,
-        binary=binary,
-        device=functools.partial(device_of, record, problem),
-    )
+    program = _program(record, family, problem) if current else None
+    device = functools.partial(device_of, record, problem)
+    return Exportable(record, family, problem, program, binary, device)
 
 
 def _program(record: TuningRecord, family: KernelFamily, problem: Problem) -> Program:
-    """What the family generates now for a record's configuration."""
+    """The source that the family generates now for a record's configuration."""
     configuration = family.conform(record.candidate.configuration)
     source = render(
         family,

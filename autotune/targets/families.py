@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from autotune.families import catalog as families
@@ -13,23 +14,13 @@ from autotune.targets.registry import LANGUAGES
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable
-    from pathlib import Path
 
     from autotune.families.family import KernelFamily
-    from autotune.families.index import Families
     from autotune.operations.operation import Operation
 
-
-def find_families(extra: Iterable[str | os.PathLike[str]] = ()) -> list[KernelFamily]:
-    """See `autotune.families.catalog.find_families`."""
-    return families.find_families(extra, languages=LANGUAGES)
-
-
-def catalog(
-    target: str, operation: str = "gemm", extra: Iterable[str | os.PathLike[str]] = ()
-) -> Families:
-    """See `autotune.families.catalog.catalog`."""
-    return families.catalog(target, operation, extra, languages=LANGUAGES)
+find_families = functools.partial(families.find_families, languages=LANGUAGES)
+catalog = functools.partial(families.catalog, languages=LANGUAGES)
+read_family = functools.partial(reading.read_family, languages=LANGUAGES)
 
 
 def load_families(
@@ -50,15 +41,3 @@ def find_operation(
 ) -> Operation:
     """See `autotune.families.catalog.find_operation`."""
     return families.find_operation(name, folders, target, languages=LANGUAGES)
-
-
-def read_family(
-    path: Path,
-    template_folders: tuple[Path, ...],
-    fragment_folders: tuple[Path, ...] = (),
-    operation_file: Path | None = None,
-) -> KernelFamily:
-    """See `autotune.families.reading.read_family`."""
-    return reading.read_family(
-        path, template_folders, fragment_folders, operation_file, languages=LANGUAGES
-    )

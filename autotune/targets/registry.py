@@ -128,9 +128,8 @@ def make_target(
         name = _decided(given) or _best()
     if isinstance(name, str):
         chosen = target_class(name)
-        owned = {option.name for option in chosen.OPTIONS}
         for option, value in given.items():
-            if option not in owned:
+            if option not in {owned.name for owned in chosen.OPTIONS}:
                 raise _misplaced(option, value, name, dashes)
         return chosen.of(given)
     for option, value in given.items():

@@ -13,6 +13,7 @@ import pytest
 from records import record
 from tuned_suspect import PROBLEM, store, tuned
 
+from autotune.core.errors import NotTunedError
 from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
 from autotune.cpu import identity
@@ -22,6 +23,7 @@ from autotune.runtime.loading import load
 from autotune.serving import resident
 from autotune.serving.lookup import Lookup, look_up
 from autotune.store import MatchQuality, TuningCache, schema
+from autotune.store.interchange import export_records
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
@@ -62,7 +64,35 @@ def test_a_new_shape_opens_nothing(
     assert set(reads.values()) == {0}
     # Whoever wants it exact is told of this moment.
     load(PROBLEM, "cpu", extra_families=[tmp_path])
-    assert min(reads.values()) > 0
+    assert min(reads["state_of"], reads["usable_threads"]) > 0
+
+
+def test_an_exact_look_up_sees_what_has_just_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quality(problem: Gemm) -> MatchQuality | None:
+        try:
+            found = look_up(problem, CpuTarget(), match="exact", extra_families=[tmp_path])
+        except NotTunedError:
+            return None
+        return found.match.quality
+
+    layer = tmp_path / "layer"
+    layer.mkdir(mode=0o755)
+    monkeypatch.setenv("AUTOTUNE_RECORDS", str(layer))
+    store(tmp_path)
+    other, layered = Gemm(20, 8, 4), Gemm(20, 8, 5)
+    assert quality(PROBLEM) is MatchQuality.EXACT
+    assert quality(other) is quality(layered) is None
+    TuningCache(CacheLocations.at().database).add(tuned(tmp_path, other))
+    assert quality(other) is MatchQuality.EXACT
+    made = tuned(tmp_path, layered)
+    folder = layer / made.fingerprint.slug
+    folder.mkdir()
+    export_records([made], folder / "gemm.jsonl")
+    assert quality(layered) is MatchQuality.EXACT
+    again = look_up(PROBLEM, CpuTarget(), match="exact", extra_families=[tmp_path])
+    assert look_up(PROBLEM, CpuTarget(), match="exact", extra_families=[tmp_path]) is again
 
 
 def passed(kept: resident.Resident, monkeypatch: pytest.MonkeyPatch) -> None:
