@@ -14,6 +14,7 @@ from autotune.families import offers
 from autotune.serving import lookup
 from autotune.serving.background import Background, background, failure_text
 from autotune.serving.lookup import binary_of, look_up
+from autotune.serving.resident import resident
 from autotune.store import MatchQuality
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def contenders(target: Target, request: Request, most: int) -> Sequence[Contende
 
 def refusal(target: Target, request: Request) -> str | None:
     """Why no family of the target computes a request's problem; None where one does."""
-    shared = lookup.resident(
+    shared = resident(
         request.problem, target, request.device, request.cache, request.extra_families, now=False
     )
     return offers.refusal(shared.families, request.problem)

@@ -89,7 +89,8 @@ def look_up(
     allowed = qualities(match)
     lasting = match in LASTING
     shared = resident(problem, target, device, cache, extra_families, now=not lasting)
-    if (earlier := shared.found.get((problem, match))) is not None:
+    if not lasting and (problem, match) in shared.found:
+        earlier: Lookup = shared.found[problem, match]
         return earlier
     # Most shapes that are new have no records, and their callers wait.
     new = lasting and problem.shape not in shared.shapes

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     import numpy as np
     from numpy.typing import NDArray
 
@@ -93,7 +92,7 @@ class HostCall:
     warm_s: float
 
 
-class HostCalls(Protocol):
+class HostCalls(AbstractContextManager["HostCalls"], Protocol):
     """Times whole calls of one problem, each kernel in a fresh process."""
 
     def kernel(self, family: KernelFamily, configuration: Configuration) -> HostCall | Failure:
@@ -103,15 +102,6 @@ class HostCalls(Protocol):
     def vendor(self) -> HostCall | Failure:
         """Time the vendor's library."""
         ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None: ...
 
 
 class Doctor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from autotune.core import session
 from autotune.core.forking import LOADING
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.index import Families
     from autotune.operations.problem import Problem
-    from autotune.serving.lookup import Lookup
     from autotune.serving.target import Target
 
 LOOK_AGAIN_S = 1.0
@@ -52,7 +51,7 @@ class Resident:
         sources: of records; each is asked once for the same thing.
         programs: where emitted sources are.
         fits: validity of candidates.
-        found: earlier look-ups, by problem and match.
+        found: the `Lookup`s of before, by problem and match.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class Resident:
         self.families = self._catalog()
         self.fits = Fits(self.families, self.device.limits)
         self.sources = kept_sources(place.database, self.device.fingerprint.kind)
-        self.found: dict[tuple[Problem, str], Lookup] = {}
+        self.found: dict[tuple[Problem, str], Any] = {}
         self._wait(time.monotonic() + LOOK_AGAIN_S)
 
     @functools.cached_property

@@ -50,7 +50,7 @@ def target_names() -> Sequence[str]:
 def _installed() -> Mapping[str, EntryPoint]:
     from importlib.metadata import entry_points
 
-    return {each.name: each for each in entry_points(group=GROUP)}
+    return {point.name: point for point in entry_points(group=GROUP)}
 
 
 def rescan() -> None:
@@ -112,12 +112,8 @@ def make_target(
 ) -> Target:
     """The target called `name`; None picks the best this machine has. A target is itself.
 
-    An option that decides picks its target, where none is named.
-
-    Args:
-        name: the target's name, or the target.
-        options: what it is told; what is None is left out.
-        dashes: what options begin with where they were given, for messages.
+    An option that decides picks its target, where none is named. Options that are None are left
+    out; `dashes` begin them in messages.
 
     Raises:
         UnknownNameError: there is no such target; the message lists those there are.
@@ -143,9 +139,9 @@ def make_target(
 def all_options() -> Mapping[str, Sequence[tuple[str, Option]]]:
     """Every option of the targets by its name, with the names of the targets that have it."""
     found: dict[str, list[tuple[str, Option]]] = {}
-    for each in target_classes():
-        for option in each.OPTIONS:
-            found.setdefault(option.name, []).append((each.name, option))
+    for target in target_classes():
+        for option in target.OPTIONS:
+            found.setdefault(option.name, []).append((target.name, option))
     return found
 
 
@@ -202,7 +198,7 @@ class _Languages(Mapping[str, "Language"]):
         return language_of(target)
 
     def __iter__(self) -> Iterator[str]:
-        return (each.name for each in target_classes())
+        return (target.name for target in target_classes())
 
     def __len__(self) -> int:
         return len(target_classes())
