@@ -12,7 +12,7 @@ _GPU = "tests/gpu/"
 _TOGETHER = ("hybrid", "mpi", "cuda_faults", "torch_operator")
 """Modules of GPU tests that share what takes long to set up."""
 
-ALONE = ("turns", "bench", "hung_kernels")
+ALONE = ("contest", "bench", "hung_kernels")
 """Modules of GPU tests that have the device to themselves: what they see depends on its clock."""
 
 
