@@ -7,8 +7,8 @@ an edit of a comment makes it stale. From the root of a checkout with the edit::
     python benchmarks/carry_over.py ../before
 
 renders every stale program in both checkouts and compares them: Python by its syntax tree, CUDA
-C++ by the instructions that this machine's NVRTC makes of it, as nvdisasm of CUDA lists them. Equal
-programs get the digest of today's files. Others are named and left stale; ``--replace`` puts
+C++ by the instructions that this machine's NVRTC makes of it, as nvdisasm of CUDA lists them.
+Equal programs get the digest of today's files. Others are named and left stale; ``--replace`` puts
 today's binary in the place of theirs: what was measured of the old one stays.
 """
 
