@@ -98,8 +98,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     check_outputs({"the curves": args.csv}, args, [*args.files, *args.prior])
     recordings = [(str(path), read_recorded(path)) for path in args.files]
     database = CacheLocations.at(args.cache).database
-    for study in args.study:
-        recordings.append((study, recorded_from_cache(database, study=study)))
+    recordings += [(name, recorded_from_cache(database, study=name)) for name in args.study]
     priors = [read_recorded(path) for path in args.prior]
     replays = [
         replay(
@@ -138,27 +137,19 @@ def _document(
     from autotune.research import expected_random_best
 
     random = recorded.optimum / expected_random_best(recorded.values, summary.budget)
+    told = ("name", "format", "note", "device", "size", "failures", "optimum", "unit")
     return {
         "file": file,
-        "name": recorded.name,
-        "format": recorded.format,
-        "note": recorded.note,
-        "device": recorded.device,
-        "size": recorded.size,
-        "failures": recorded.failures,
-        "optimum": recorded.optimum,
-        "unit": recorded.unit,
+        **{name: getattr(recorded, name) for name in told},
         "sampler": sampler,
         "trials": summary.budget,
         "seeds": len(summary.scores),
         "score": summary.score if summary.telling else None,
         "score_error": summary.score_error if summary.telling else None,
         "scores": list(summary.scores) if summary.telling else [],
-        "n95": summary.n95,
-        "n99": summary.n99,
-        "reach95": summary.reach95,
-        "reach99": summary.reach99,
-        "cpu_ms": summary.cpu_ms,
+        **{
+            name: getattr(summary, name) for name in ("n95", "n99", "reach95", "reach99", "cpu_ms")
+        },
         "curves": {
             "median": summary.median.tolist(),
             "p10": summary.low.tolist(),
@@ -181,46 +172,16 @@ def _csv_text(documents: Sequence[dict[str, Any]]) -> str:
 
 
 def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str:
-    budget = max(summary.budget for _, _, summary in rows)
-    steps = [step for step in MILESTONES if step < budget] + [budget]
-    numeric = ("score", *(f"after {step}" for step in steps), "n95", "n99")
-    numeric += ("reach 95%", "reach 99%", "CPU ms")
-    header = ("space", "sampler", *numeric)
-    cells = []
-    for recorded, sampler, summary in rows:
-        cells.append(
-            (
-                recorded.name,
-                sampler,
-                f"{summary.score:.3f} ±{summary.score_error:.3f}" if summary.telling else "-",
-                *(f"{summary.fraction(step):.3f}" for step in steps),
-                _evaluations(summary.n95, summary.budget),
-                _evaluations(summary.n99, summary.budget),
-                f"{summary.reach95:.2f}",
-                f"{summary.reach99:.2f}",
-                f"{summary.cpu_ms:.2f}",
-            )
-        )
-    lines = []
-    for name, recorded in {recorded.name: recorded for recorded, _, _ in rows}.items():
-        unit = f" {recorded.unit}" if recorded.unit else ""
-        device = f", {recorded.device}" if recorded.device else ""
-        note = f"; the file is {recorded.note}" if recorded.note else ""
-        lines.append(
-            f"{name}: {recorded.size:,} configurations, {recorded.failures:,} of them failing, "
-            f"optimum {recorded.optimum:.4g}{unit}{device}{note}"
-        )
-    lines += ["", table(header, cells, right=numeric), ""]
-    if len({recorded.name for recorded, _, _ in rows}) > 1:
+    spaces = {recorded.name: recorded for recorded, _, _ in rows}
+    lines = [_described(recorded) for recorded in spaces.values()]
+    lines += ["", _table(rows), ""]
+    if len(spaces) > 1:
         for sampler in dict.fromkeys(sampler for _, sampler, _ in rows):
-            scores = [
-                summary.score for _, name, summary in rows if name == sampler and summary.telling
-            ]
+            scores = [one.score for _, name, one in rows if name == sampler and one.telling]
             if scores:
                 mean = sum(scores) / len(scores)
-                lines.append(
-                    f"{sampler}: mean score {mean:.3f} over {counted(len(scores), 'space')}"
-                )
+                over = counted(len(scores), "space")
+                lines.append(f"{sampler}: mean score {mean:.3f} over {over}")
         lines.append("")
     if not all(summary.telling for _, _, summary in rows):
         lines.append(
@@ -234,6 +195,33 @@ def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str
     return "\n".join(lines)
 
 
-def _evaluations(count: float | None, budget: int) -> str:
-    """A number of evaluations, or that it is beyond the budget."""
-    return f">{budget}" if count is None else f"{count:g}"
+def _described(recorded: RecordedSpace) -> str:
+    unit = f" {recorded.unit}" if recorded.unit else ""
+    device = f", {recorded.device}" if recorded.device else ""
+    note = f"; the file is {recorded.note}" if recorded.note else ""
+    return (
+        f"{recorded.name}: {recorded.size:,} configurations, {recorded.failures:,} of them "
+        f"failing, optimum {recorded.optimum:.4g}{unit}{device}{note}"
+    )
+
+
+def _table(rows: Sequence[tuple[RecordedSpace, str, Summary]]) -> str:
+    budget = max(summary.budget for _, _, summary in rows)
+    steps = [step for step in MILESTONES if step < budget] + [budget]
+    numeric = ("score", *(f"after {step}" for step in steps), "n95", "n99")
+    numeric += ("reach 95%", "reach 99%", "CPU ms")
+    cells = [
+        (
+            recorded.name,
+            sampler,
+            f"{summary.score:.3f} ±{summary.score_error:.3f}" if summary.telling else "-",
+            *(f"{summary.fraction(step):.3f}" for step in steps),
+            *(
+                f">{summary.budget}" if count is None else f"{count:g}"
+                for count in (summary.n95, summary.n99)
+            ),
+            *(f"{x:.2f}" for x in (summary.reach95, summary.reach99, summary.cpu_ms)),
+        )
+        for recorded, sampler, summary in rows
+    ]
+    return table(("space", "sampler", *numeric), cells, right=numeric)

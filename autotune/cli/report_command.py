@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> CommandResult:
     from autotune.reporting import Finder, facts, is_file, write_page, write_picture
     from autotune.reporting import page as pages
 
-    for each in args.studies:
-        if not is_file(each):
-            check_name("a study's name", each)
+    for given in args.studies:
+        if not is_file(given):
+            check_name("a study's name", given)
     if args.picture is not None:
         pages.check_picture(args.picture)
     outputs = {"the page": args.output, "the picture": args.picture}
@@ -107,7 +107,7 @@ def _document(study: Study, importance: Sequence[Importance]) -> dict[str, Any]:
             "interval": None if best.interval is None else list(best.interval),
         },
         "record": None if study.record is None else study.record.id,
-        "importance": [asdict(each) for each in importance],
+        "importance": [asdict(one) for one in importance],
     }
 
 

@@ -1,8 +1,15 @@
 """Recorded spaces: measurements of whole search spaces, replayed to compare samplers."""
 
 from autotune.research.formats import open_recording, read_recorded
-from autotune.research.replay import Run, replay, run_sampler
-from autotune.research.score import Summary, expected_random_best, run_score, summarise
+from autotune.research.replay import (
+    Run,
+    Summary,
+    expected_random_best,
+    replay,
+    run_sampler,
+    run_score,
+    summarise,
+)
 from autotune.research.space import Entry, RecordedSpace, Recording
 from autotune.research.sweeps import recorded_from_cache
 

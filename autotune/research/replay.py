@@ -1,7 +1,14 @@
-"""Replaying recorded spaces: a sampler searches, and what it asks for is looked up."""
+"""Replaying recorded spaces: a sampler searches, what it asks for is looked up, and is scored.
+
+Every unique valid configuration that a search asks for is charged, failing ones included. The
+measures are those of "A methodology for comparing optimization algorithms for auto-tuning"
+(Willemsen, Schoonhoven, Filipovic, Torring, van Nieuwpoort, van Werkhoven; Future Generation
+Computer Systems, 2024), with evaluations in place of seconds.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
@@ -13,7 +20,6 @@ from autotune.core.errors import AutotuneError
 from autotune.core.processors import usable_processors
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
-from autotune.research.score import Summary, summarise
 from autotune.search import Searcher, make_sampler
 from autotune.search.model import MeasuredPrior
 
@@ -24,6 +30,175 @@ if TYPE_CHECKING:
 
     from autotune.research.space import RecordedSpace
     from autotune.search.model import Prior
+
+FIRST_SCORED = 10
+"""The first evaluations are left out of the score: every search begins with a few blind ones."""
+
+BAND = (10, 90)
+"""The percentiles over seeds that a curve's band spans."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """One sampler on one recorded space, over several seeds.
+
+    Curves have one number per evaluation, from the first on: the fraction of the optimum's speed
+    (optimum / best value so far), 0 before the first configuration that ran.
+
+    Attributes:
+        budget: evaluations of each run.
+        scores: the score of every run; see `run_score`.
+        telling: scores tell samplers apart: random search could be beaten.
+        median: median over the runs; `low` and `high` are the 10th and 90th percentile.
+        n95: evaluations after which the median run has 95% of the optimum's speed; None when
+            the budget does not suffice; `n99` is that for 99%.
+        reach95: share of the runs that get to 95% within the budget; `reach99` to 99%.
+        cpu_ms: CPU time of the sampler for one evaluation, in milliseconds.
+    """
+
+    budget: int
+    scores: tuple[float, ...]
+    median: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    n95: float | None
+    n99: float | None
+    reach95: float
+    reach99: float
+    cpu_ms: float
+    telling: bool = True
+
+    @property
+    def score(self) -> float:
+        """Mean over the runs: 0 is uniform random search, 1 knows the optimum beforehand."""
+        return float(np.mean(self.scores))
+
+    @property
+    def score_error(self) -> float:
+        """Standard error of the score over the runs; 0 of a single run."""
+        if len(self.scores) < 2:
+            return 0.0
+        return float(np.std(self.scores, ddof=1)) / math.sqrt(len(self.scores))
+
+    def fraction(self, evaluations: int) -> float:
+        """The median fraction of the optimum after so many evaluations, or after all of them."""
+        return float(self.median[min(evaluations, self.budget) - 1])
+
+
+def expected_random_best(values: NDArray[np.float64], budget: int) -> NDArray[np.float64]:
+    """The expected best value after 1, 2, ... draws without replacement from all configurations.
+
+    Analytic, not sampled: with the N values in ascending order, the smallest of i draws is beyond
+    the j-th with probability C(N - j, i) / C(N, i), so that E[min] = v_1 + sum over j of
+    (v_{j+1} - v_j) C(N - j, i) / C(N, i). Failures count as draws; until a draw succeeds, the
+    best is defined as the worst value recorded.
+
+    Args:
+        values: shape (configurations,), NaN where they failed.
+        budget: draws, at most as many as there are configurations.
+
+    Returns:
+        Shape (budget,), in the unit of the values.
+    """
+    ordered = np.sort(np.where(np.isnan(values), np.nanmax(values), values))
+    steps = np.diff(ordered)
+    count = len(ordered)
+    left = count - np.arange(1, count)  # configurations beyond the j-th
+    beyond = left / count  # probability that one draw is
+    expected = np.empty(budget)
+    for draws in range(1, budget + 1):
+        expected[draws - 1] = ordered[0] + steps @ beyond
+        if draws < count:
+            beyond = beyond * np.maximum(left - draws, 0) / (count - draws)
+    return expected
+
+
+def best_so_far(
+    values: NDArray[np.float64], rows: NDArray[np.int64], budget: int
+) -> NDArray[np.float64]:
+    """The best value after 1, 2, ... evaluations of a run; infinite until one succeeds.
+
+    A run that ended early keeps its best. Shape (budget,).
+    """
+    seen = values[rows[:budget]]
+    best = np.minimum.accumulate(np.where(np.isnan(seen), np.inf, seen))
+    last = best[-1] if len(best) else np.inf
+    return np.concatenate([best, np.full(budget - len(best), last)])
+
+
+def run_score(values: NDArray[np.float64], rows: NDArray[np.int64], budget: int) -> float:
+    """The part of the way from uniform random search to the optimum that a run covers, on average.
+
+    The mean over evaluations 10 to `budget` of (random - best) / (random - optimum), where
+    "random" is `expected_random_best`: 0 for random search in expectation, 1 for a search that
+    begins with the optimum, below 0 for one that is worse than random. Until a run has a success
+    its best is the worst value recorded. Evaluations by which random search is sure to have the
+    optimum say nothing and are left out; 1 when there are no others.
+    """
+    first = min(FIRST_SCORED, budget) - 1
+    random = expected_random_best(values, budget)[first:]
+    best = np.minimum(best_so_far(values, rows, budget)[first:], np.nanmax(values))
+    room, telling = _room(values, random)
+    if not telling.any():
+        return 1.0
+    return float(np.mean((random - best)[telling] / room[telling]))
+
+
+def summarise(
+    values: NDArray[np.float64],
+    runs: Sequence[NDArray[np.int64]],
+    budget: int,
+    cpu_s: Sequence[float] = (),
+) -> Summary:
+    """Sum up the runs of one sampler.
+
+    Args:
+        values: of the recorded space, by row; NaN where a configuration failed.
+        runs: the rows that each run evaluated, in order, each at most once.
+        budget: evaluations that each run had, at most as many as there are rows.
+        cpu_s: seconds of CPU time that each run's sampler took.
+    """
+    fractions = np.nanmin(values) / np.stack([best_so_far(values, rows, budget) for rows in runs])
+    low, median, high = np.percentile(fractions, [BAND[0], 50, BAND[1]], axis=0)
+    first = min(FIRST_SCORED, budget) - 1
+    evaluations = sum(min(len(rows), budget) for rows in runs)
+    first95, first99 = (_first_reaching(fractions, share) for share in (0.95, 0.99))
+    return Summary(
+        budget=budget,
+        scores=tuple(run_score(values, rows, budget) for rows in runs),
+        median=median,
+        low=low,
+        high=high,
+        n95=_median_or_none(first95),
+        n99=_median_or_none(first99),
+        reach95=float(np.mean(np.isfinite(first95))),
+        reach99=float(np.mean(np.isfinite(first99))),
+        cpu_ms=1e3 * sum(cpu_s) / max(evaluations, 1),
+        telling=bool(_room(values, expected_random_best(values, budget)[first:])[1].any()),
+    )
+
+
+def _room(
+    values: NDArray[np.float64], random: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The distance of random search from the optimum, and where there is any."""
+    optimum = np.nanmin(values)
+    room = random - optimum
+    return room, room > 1e-12 * optimum
+
+
+def _first_reaching(fractions: NDArray[np.float64], share: float) -> NDArray[np.float64]:
+    """Evaluations until each run has this share of the optimum's speed; infinite where never."""
+    reached = fractions >= share
+    return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf)
+
+
+def _median_or_none(evaluations: NDArray[np.float64]) -> float | None:
+    # Infinities order like numbers, but the mean of the two middle ones must not become NaN.
+    ordered = np.sort(evaluations)
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return float(middle) if np.isfinite(middle) else None
+
 
 TRIALS = 200
 """Evaluations of a run, unless another budget is given or the space is smaller."""

@@ -9,8 +9,7 @@ try:
     from autotune.search.samplers import check_sampler, make_sampler, sampler_names
     from autotune.search.searcher import Searcher
     from autotune.search.storage import check_storage
-    from autotune.search.study import Subject, open_study
-    from autotune.search.tuning_study import Proposal, TuningStudy
+    from autotune.search.study import Proposal, Subject, TuningStudy, open_study
 except ImportError as error:
     if (error.name or "").partition(".")[0] not in ("optuna", "scipy"):
         raise

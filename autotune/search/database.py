@@ -34,12 +34,7 @@ _CREATION_PAUSE_S = 0.1
 
 
 def open_database(url: str) -> RDBStorage:
-    """Open an Optuna database, creating its tables when it is new.
-
-    Raises:
-        StudyError: the URL is no URL, or the database cannot be opened.
-        MissingDependencyError: its driver is not installed.
-    """
+    """Open an Optuna database, creating its tables when it is new; errors as of `open_storage`."""
     parsed = _parsed(url)
     # Several workers may write at once; SQLite's default patience is five seconds.
     engine: dict[str, Any] | None = (

@@ -1,28 +1,297 @@
-"""Opening studies: one Optuna study per problem, target and device, shared by its workers."""
+"""Studies: one Optuna study per problem, target and device, shared by its workers."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Generic, Self, cast
 
 import optuna
+from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
 
-from autotune.core.errors import StudyError
+from autotune.core.errors import SpaceError, StudyError
+from autotune.core.measurement import Measurement, Outcome
 from autotune.core.objective import TIME, Objective
+from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, Owner, fail, orphans
+from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.internals import deferred_interrupt, quiet
-from autotune.search.reading import SPACE, SUBJECT
+from autotune.search.reading import (
+    RUN,
+    SPACE,
+    SUBJECT,
+    TrialRecord,
+    attributes,
+    measurement_of,
+    trial_record,
+)
 from autotune.search.samplers import make_sampler
-from autotune.search.storage import close_storage, open_storage, storage_errors
-from autotune.search.tuning_study import TuningStudy
+from autotune.search.storage import StudyJournal, close_storage, open_storage, storage_errors
+from autotune.search.study_space import PointT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from autotune.core.configuration import Value
     from autotune.search.model import Prior
     from autotune.space import SearchSpace, SpaceUnion
+
+_HEARTBEAT = "autotune:heartbeat:"
+_HEARTBEAT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal(Generic[PointT]):
+    """A candidate to measure, in the trial of that number.
+
+    It is `moved` where the sampler had proposed an invalid or visited point nearby.
+    """
+
+    number: int
+    candidate: PointT
+    moved: bool
+
+
+class TuningStudy(Generic[PointT]):
+    """A study as the tuner drives it: propose, measure, tell.
+
+    Several processes may open the same study and tune together; none runs what another has run
+    or is running. Use it as a context manager: leaving it gives up the proposals that were not
+    told, so that they can be proposed again.
+
+    `optuna` is the underlying study, for Optuna's own plots and dashboard.
+    """
+
+    def __init__(
+        self,
+        study: optuna.Study,
+        sampler: FeasibleSampler,
+        storage: BaseStorage,
+        objective: Objective = TIME,
+    ) -> None:
+        self.name: str = study.study_name
+        self.optuna: optuna.Study = study
+        self._sampler: FeasibleSampler = sampler
+        self._storage: BaseStorage = storage
+        self._objective: Objective = objective
+        self._running: dict[int, optuna.Trial] = {}
+        self._heard: float = 0.0
+        self._run: dict[str, Any] = {}
+        with self._storing():
+            self._reclaim()
+            sampler.refresh(study)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def enqueue(self, candidates: Iterable[PointT]) -> int:
+        """Propose known-good points first; returns how many are neither invalid nor visited."""
+        ledger, first = self._sampler.ledger, self._sampler.first
+        before = len(first)
+        for candidate in candidates:
+            try:
+                row = self._sampler.space.row_of(candidate)
+            except SpaceError:
+                continue
+            if row not in ledger.visited and row not in first:
+                first.append(row)
+        return len(first) - before
+
+    def measure_whole(self) -> None:
+        """Take what was abandoned for not visited from now on: a sweep times all to the end."""
+        self._sampler.ledger.whole = True
+        self._ledger()
+
+    @property
+    def enqueued(self) -> int:
+        """Points that are still to be proposed before any of the sampler's."""
+        visited = self._sampler.ledger.visited
+        return sum(row not in visited for row in self._sampler.first)
+
+    def ask(self) -> Proposal[PointT] | None:
+        """The next candidate; None when every valid one has been visited or is taken."""
+        with self._storing():
+            self._beat()
+            self._sampler.refresh(self.optuna)
+            if self._sampler.ledger.exhausted:
+                self._reclaim()
+                self._sampler.refresh(self.optuna)
+                if self._sampler.ledger.exhausted:
+                    return None
+            trial = self.optuna.ask()
+            try:
+                self._sampler.space.suggest(lambda name: self._suggest(trial, name))
+            except SpaceExhaustedError as error:  # other workers took what was left
+                fail(self.optuna, trial, str(error))
+                return None
+            except BaseException:  # nothing was run: the trial must not stay open
+                fail(self.optuna, trial, INTERRUPTED)
+                raise
+            self._sampler.refresh(self.optuna)
+            self._running[trial.number] = trial
+            ledger = self._sampler.ledger
+            return Proposal(
+                number=trial.number,
+                candidate=self._point(ledger.rows[trial.number]),
+                moved=trial_record(ledger.trials[trial.number], None).moved,
+            )
+
+    def ask_batch(self, count: int) -> list[Proposal[PointT]]:
+        """Up to `count` candidates to work on at once; fewer when no more are left."""
+        proposals: list[Proposal[PointT]] = []
+        while len(proposals) < count and (proposal := self.ask()) is not None:
+            proposals.append(proposal)
+        return proposals
+
+    def tell(self, proposal: Proposal[PointT], measurement: Measurement) -> bool:
+        """Store what came of a proposal.
+
+        OK completes the trial and ABANDONED prunes it, both with the objective's cost as its
+        value, which is the median in seconds; every other outcome fails it with its reason.
+
+        Returns:
+            True; False when another worker had taken this one for dead and ended its trial.
+
+        Raises:
+            InputError: the measurement lacks a usable median.
+            StudyError: the proposal is not one of this object's, or was told before.
+        """
+        found = attributes(measurement)
+        trial = self._running.pop(proposal.number, None)
+        if trial is None:
+            raise StudyError(
+                f"trial {proposal.number} of study {self.name!r} is not running here: "
+                "tell each proposal once, to the study that made it"
+            )
+        with self._storing():
+            self._beat()
+            try:
+                cost = self._objective.cost_of(measurement)
+                if measurement.outcome is Outcome.ABANDONED and cost is not None:
+                    trial.report(cost, step=1)
+                for key, value in found.items():
+                    trial.set_user_attr(key, value)
+                self._end(trial, measurement)
+            except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
+                frozen = self.optuna.get_trials(deepcopy=False)[proposal.number]
+                if not frozen.state.is_finished():
+                    raise
+                return False
+            return True
+
+    def release(self, proposal: Proposal[PointT]) -> None:
+        """Give up a proposal without a measurement; it may be proposed again."""
+        trial = self._running.pop(proposal.number, None)
+        if trial is not None:
+            with self._storing():
+                fail(self.optuna, trial, INTERRUPTED)
+
+    def note_run(self, facts: Mapping[str, Any]) -> None:
+        """Add JSON-able facts about this run (sampler, seed, machine, seconds) to the study."""
+        if not self._run:
+            self._run["started"] = datetime.now(UTC).isoformat()
+        self._run |= facts
+        with self._storing():
+            self.optuna.set_user_attr(f"{RUN}{self._run['started']}:{Owner.current()}", self._run)
+
+    def close(self) -> None:
+        """Give up what was not told, and let go of the storage; a study without trials goes."""
+        with self._storing():
+            while self._running:
+                _, trial = self._running.popitem()
+                fail(self.optuna, trial, INTERRUPTED)
+            if isinstance(self._storage, StudyJournal) and not self._sampler.ledger.trials:
+                self._storage.remove_unless_shared()
+            close_storage(self._storage)
+
+    @property
+    def size(self) -> int:
+        """Number of valid candidates in the space."""
+        return self._sampler.space.size
+
+    @property
+    def visited(self) -> frozenset[int]:
+        """Rows of the space that were run, or are running in some worker."""
+        return frozenset(self._ledger().visited)
+
+    @property
+    def trials(self) -> list[TrialRecord[PointT]]:
+        """Every trial by number, those of other workers and earlier runs too."""
+        return [self._record(trial) for trial in self._ledger().trials]
+
+    def measured(self) -> list[tuple[PointT, Measurement]]:
+        """Measurements, failures too, by trial number; all workers' and earlier runs'."""
+        return [
+            (record.candidate, record.measurement)
+            for record in self.trials
+            if record.candidate is not None and record.measurement is not None
+        ]
+
+    @property
+    def best(self) -> TrialRecord[PointT] | None:
+        """The OK trial with the smallest median; the earliest of equals; None before any."""
+        complete = [t for t in self._ledger().trials if t.state is TrialState.COMPLETE]
+        if not complete:
+            return None
+        return self._record(min(complete, key=lambda t: (t.values[0], t.number)))
+
+    def _suggest(self, trial: optuna.Trial, name: str) -> Value:
+        return cast("Value", trial.suggest_categorical(name, self._sampler.space.choices[name]))
+
+    def _point(self, row: int) -> PointT:
+        return cast("PointT", self._sampler.space.point(row))
+
+    def _record(self, trial: FrozenTrial) -> TrialRecord[PointT]:
+        row = self._sampler.ledger.rows.get(trial.number)
+        return trial_record(trial, None if row is None else self._point(row))
+
+    @contextmanager
+    def _storing(self) -> Iterator[None]:
+        """Around everything that writes: whole, silent, and failing in one line."""
+        with quiet(), deferred_interrupt(), storage_errors(self.name):
+            yield
+
+    def _ledger(self) -> Ledger:
+        """The visited rows, as the storage has it now."""
+        with self._storing():
+            self._sampler.refresh(self.optuna)
+        return self._sampler.ledger
+
+    def _beat(self) -> None:
+        """Tell workers on other hosts, about once a minute, that this one is alive."""
+        if time.monotonic() - self._heard > _HEARTBEAT_S or not self._heard:
+            self.optuna.set_user_attr(_HEARTBEAT + str(Owner.current()), time.time())
+            self._heard = time.monotonic()
+
+    def _reclaim(self) -> None:
+        heartbeats = {
+            key.removeprefix(_HEARTBEAT): float(value)
+            for key, value in self.optuna.user_attrs.items()
+            if key.startswith(_HEARTBEAT)
+        }
+        for trial in orphans(self.optuna, heartbeats):
+            if (measurement := measurement_of(trial)) is None:
+                fail(self.optuna, trial, ORPHANED)
+            else:  # its worker had no time to end it
+                with suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
+                    self._end(trial.number, measurement)
+
+    def _end(self, trial: optuna.Trial | int, measurement: Measurement) -> None:
+        """End a trial whose attributes are written."""
+        cost = self._objective.cost_of(measurement)
+        if measurement.ok and cost is not None:
+            self.optuna.tell(trial, cost)
+        else:
+            abandoned = measurement.outcome is Outcome.ABANDONED and cost is not None
+            self.optuna.tell(trial, state=TrialState.PRUNED if abandoned else TrialState.FAIL)
 
 
 @dataclass(frozen=True, slots=True)

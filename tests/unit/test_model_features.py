@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.core.configuration import Candidate
 from autotune.search.model.features import FeatureMap
-from autotune.search.model.scoring import informative, response
-from autotune.search.model.surrogate import SuccessModel
+from autotune.search.model.surrogate import SuccessModel, informative, response
 from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace, SpaceUnion
 

@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from autotune.search.model.features import Points
 from autotune.search.model.gaussian import Kernel, Posterior, _Evidence, fit
-from autotune.search.model.scoring import log_expected_improvement
+from autotune.search.model.surrogate import log_expected_improvement
 
 COLUMNS = 3
 GROUPS = np.array([0, 1, 1])

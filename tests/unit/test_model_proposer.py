@@ -20,7 +20,7 @@ from autotune.search import Searcher, open_study
 from autotune.search.claims import Ledger
 from autotune.search.model import EstimatedPrior, MeasuredPrior, ModelProposer
 from autotune.search.model.features import FeatureMap, log_costs
-from autotune.search.model.history import History, HistoryReader
+from autotune.search.model.rows import History, HistoryReader
 from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace, SpaceUnion, TunableParameter
 

@@ -12,7 +12,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.search.model.features import FeatureMap
 from autotune.search.model.gaussian import Posterior, fit
-from autotune.search.model.scoring import informative, response
+from autotune.search.model.surrogate import informative, response
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Value

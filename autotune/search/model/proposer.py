@@ -14,12 +14,10 @@ import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from autotune.core import session
-from autotune.search.model.candidates import Candidates, drawn_rows, seeded
 from autotune.search.model.features import FeatureMap, Points, log_costs
-from autotune.search.model.history import History, HistoryReader
 from autotune.search.model.prior import standardised
-from autotune.search.model.scoring import FIRST_FIT, refit_at
-from autotune.search.model.surrogate import SuccessModel, Surrogate
+from autotune.search.model.rows import Candidates, History, HistoryReader, drawn_rows, seeded
+from autotune.search.model.surrogate import FIRST_FIT, SuccessModel, Surrogate, refit_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,8 +73,6 @@ class ModelProposer:
         self._map = FeatureMap(space)
         self._history = HistoryReader()
         self._priors = tuple(priors)
-        self._expectations: list[Expectation] | None = None
-        self._favourites: list[int] | None = None
         self._candidates: Candidates | None = None
         self._success: SuccessModel | None = None
         self._surrogate: Surrogate | None = None
@@ -96,8 +92,9 @@ class ModelProposer:
         successes = sum(value is not None for _, value in history.observed)
         begun = len(history.observed) + len(history.pending)
         if begun < _DESIGN or successes < FIRST_FIT:
-            expected = self._priors and begun % 2 == 0
-            return self._most_expected(history) if expected else self._spread_out(history)
+            expected = self._favourites if self._priors and begun % 2 == 0 else []
+            best = next((row for row in expected if row not in history.visited), None)
+            return self._spread_out(history) if best is None else best
         surrogate = self._updated(history, refit_at(successes))
         surrogate.expect(history.pending)
         candidates = surrogate.candidates
@@ -144,31 +141,25 @@ class ModelProposer:
         points = self._map.of(rows)
         if not self._priors:
             return points
-        expected = np.array([expectation(rows) for expectation in self._expected()])
+        expected = np.array([expectation(rows) for expectation in self._expectations])
         return replace(points, expectations=expected.astype(np.float32))
 
-    def _expected(self) -> list[Expectation]:
-        """Expectations of the priors, standardised over the space."""
-        if self._expectations is None:
-            self._expectations = [
-                standardised(prior.over(self._space), self._sample) for prior in self._priors
-            ]
-        return self._expectations
+    @cached_property
+    def _expectations(self) -> list[Expectation]:
+        """Those of the priors, standardised over the space."""
+        return [standardised(prior.over(self._space), self._sample) for prior in self._priors]
 
     @cached_property
     def _sample(self) -> Sequence[int]:
         """Rows that stand for the space: all of a small one."""
         return drawn_rows(self._space, (), self._seed) or range(self._space.size)
 
-    def _most_expected(self, history: History) -> int:
-        """The unvisited row that the priors together think best of."""
-        if self._favourites is None:
-            rows = self._sample
-            total = sum((expect(rows) for expect in self._expected()), np.zeros(len(rows)))
-            order = np.argsort(total, kind="stable")[:_FAVOURITES]
-            self._favourites = [rows[at] for at in order.tolist()]
-        best = next((row for row in self._favourites if row not in history.visited), None)
-        return self._spread_out(history) if best is None else best
+    @cached_property
+    def _favourites(self) -> list[int]:
+        """The rows that the priors together think best of."""
+        rows = self._sample
+        total = sum((expect(rows) for expect in self._expectations), np.zeros(len(rows)))
+        return [rows[at] for at in np.argsort(total, kind="stable")[:_FAVOURITES].tolist()]
 
     def _spread_out(self, history: History) -> int:
         """An unvisited row far from all visited ones, of a few drawn at random."""
@@ -184,12 +175,12 @@ class ModelProposer:
         if not taken:
             return random.choice(pool)
         near, far = self._map.of(taken).features, self._map.of(pool).features
-        distances = [np.abs(far - each[:, None]).sum(axis=0) for each in near.T]
+        distances = [np.abs(far - point[:, None]).sum(axis=0) for point in near.T]
         return pool[int(np.min(distances, axis=0).argmax())]
 
 
 class _OneThread:
-    """Has BLAS work on one thread, for one proposal of this process at a time.
+    """BLAS on one thread, for one proposal of this process at a time.
 
     Products this small gain nothing from more threads, which would also spoil repeatability. BLAS
     may have one number of threads for the whole process: two proposals at once would put back what
@@ -198,16 +189,13 @@ class _OneThread:
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
-        session.at_fork(child=self._begin_again)
+        # In a child by fork the threads are gone of which one may have had its turn.
+        session.at_fork(child=lambda: setattr(self, "_turn", threading.Lock()))
 
     @contextmanager
     def limit(self) -> Iterator[None]:
         with self._turn, _blas().limit(limits=1, user_api="blas"):
             yield
-
-    def _begin_again(self) -> None:
-        """In a child by fork the threads are gone of which one may have had its turn."""
-        self._turn = threading.Lock()
 
 
 _ONE_THREAD = _OneThread()
