@@ -4,20 +4,15 @@ Rows have short fixed fields, and names from studies are only ever values: nothi
 says becomes part of an expression. Colours and fonts are the page's, see ``assets/page.js``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.core.measurement import Outcome
 from autotune.reporting import facts
-from autotune.reporting.study import FAILED, UNFINISHED
-
-if TYPE_CHECKING:
-    from autotune.reporting.amounts import Measure
-    from autotune.reporting.layout import Spec
-    from autotune.reporting.study import Study, Trial
+from autotune.reporting.amounts import Measure
+from autotune.reporting.layout import Spec
+from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
 
 MOST_DRAWN = 1500
 """Trials that one chart shows of a study."""

@@ -1,18 +1,13 @@
 """Data of the page's own controls: the timed trials of every study and family, as numbers."""
 
-from __future__ import annotations
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
+from autotune.core.configuration import Value
 from autotune.reporting import facts
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from autotune.core.configuration import Value
-    from autotune.reporting.amounts import Measure
-    from autotune.reporting.study import Study, Trial
-    from autotune.search.importance import Importance
+from autotune.reporting.amounts import Measure
+from autotune.reporting.study import Study, Trial
+from autotune.search.importance import Importance
 
 MOST_EXPLORED = 10_000
 """Trials of a study that the page has for its controls."""

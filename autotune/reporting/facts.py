@@ -1,22 +1,16 @@
 """Facts that follow from trials: progress, ties, where the time went, why trials failed."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from autotune.core.arguments import is_number
+from autotune.core.configuration import Value
 from autotune.core.measurement import Outcome
+from autotune.reporting.study import Study, Trial
 from autotune.search.importance import Importance, importances
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from autotune.core.configuration import Value
-    from autotune.reporting.study import Study, Trial
 
 NEAR = 1.05
 """A trial this near to the study's best counts as having found it."""

@@ -1,39 +1,29 @@
 """Finding studies by what users call them: a name, a record's id, or a file."""
 
-from __future__ import annotations
-
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from autotune.core.configuration import Configuration
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import AutotuneError, InputError, UnknownNameError
-from autotune.core.measurement import Outcome
+from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.core.printable import printable, shown
 from autotune.core.suggestions import did_you_mean
+from autotune.operations.problem import Problem
 from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
-from autotune.research import open_recording
+from autotune.research import Entry, open_recording
 from autotune.research.space import SECONDS
+from autotune.search import TrialRecord
 from autotune.search.claims import INTERRUPTED
-from autotune.search.reading import read_study, study_names
-from autotune.store import TuningCache
+from autotune.search.reading import StoredStudy, read_study, study_names
+from autotune.store import StoredMeasurement, TuningCache, TuningRecord
 from autotune.targets.families import find_operation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from autotune.core.configuration import Candidate
-    from autotune.core.measurement import Measurement
-    from autotune.operations.problem import Problem
-    from autotune.research import Entry
-    from autotune.search import TrialRecord
-    from autotune.search.reading import StoredStudy
-    from autotune.store import StoredMeasurement, TuningRecord
 
 MOST_TRIALS = 500_000
 """Trials of a file that a report is made of."""

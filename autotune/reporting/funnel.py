@@ -1,25 +1,17 @@
 """The pruning funnel: from all combinations of values to those that were timed."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from autotune.core.device import DeviceLimits
 from autotune.core.errors import AutotuneError
 from autotune.core.measurement import Outcome
-from autotune.reporting.study import FAILED, UNFINISHED
-from autotune.space import SpaceUnion
+from autotune.reporting.study import FAILED, UNFINISHED, Study
+from autotune.space import SearchSpace, SpaceUnion
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from autotune.core.device import DeviceLimits
-    from autotune.reporting.study import Study
-    from autotune.space import SearchSpace
 
 _STAGES = (
     ("ended", (UNFINISHED,)),

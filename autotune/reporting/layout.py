@@ -1,7 +1,5 @@
 """Elements of a page: sections of words, figures and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias

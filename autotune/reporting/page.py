@@ -1,11 +1,11 @@
 """Reports as files: one page with everything it needs in it, or a picture of its charts."""
 
-from __future__ import annotations
-
 import copy
 import functools
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import InputError, MissingDependencyError
@@ -18,14 +18,10 @@ from autotune.reporting.amounts import Measure
 from autotune.reporting.explore import explored
 from autotune.reporting.funnel import funnel_of
 from autotune.reporting.layout import Cell, Page, without_column
+from autotune.reporting.study import Study
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     from jinja2 import Template
-
-    from autotune.reporting.study import Study
 
 SUFFIXES = (".svg", ".png")
 """Kinds of pictures."""
@@ -194,7 +190,7 @@ def _subtitle(studies: Sequence[Study]) -> str:
 
 
 @functools.cache
-def _template() -> Template:
+def _template() -> "Template":
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(

@@ -5,19 +5,14 @@ each moved once. What a kernel really moves is not measured, and no roof is draw
 known of.
 """
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.reporting import charts, facts
 from autotune.reporting.charts import layer, of_names, powers, quantity, tooltip
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.reporting.layout import Spec
-    from autotune.reporting.study import Study
+from autotune.reporting.layout import Spec
+from autotune.reporting.study import Study
 
 # Fused multiply-adds per cycle and multiprocessor for ordinary arithmetic, by compute capability:
 # from the table of arithmetic throughput in NVIDIA's CUDA C++ Programming Guide.

@@ -1,19 +1,13 @@
 """Sections about the runs: where the time went, what failed, how near the hardware, on what."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from autotune.core.measurement import Outcome
 from autotune.reporting import charts, facts, roofline
-from autotune.reporting.amounts import duration_text, rate_text
+from autotune.reporting.amounts import Measure, duration_text, rate_text
 from autotune.reporting.layout import UNKNOWN, Cell, Figure, Section, Table, cell
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.reporting.amounts import Measure
-    from autotune.reporting.study import Study
+from autotune.reporting.study import Study
 
 MOST_REASONS = 200
 """Rows of the table of failures, of each study."""

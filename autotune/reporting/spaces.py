@@ -1,24 +1,15 @@
 """Sections about the space: which parameters matter, what goes with what, what pruned it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from autotune.reporting.amounts import percent_text
+from autotune.reporting.amounts import Measure, percent_text
 from autotune.reporting.charts import beside, category, layer, of_names, quantity, ramp, tooltip
 from autotune.reporting.explore import MOST_EXPLORED
-from autotune.reporting.layout import Cell, Figure, Section, Table, cell
-from autotune.search.importance import FAST_SHARE, FEWEST_POINTS
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from autotune.reporting.amounts import Measure
-    from autotune.reporting.funnel import Funnel
-    from autotune.reporting.layout import Spec
-    from autotune.reporting.study import Study
-    from autotune.search.importance import Importance
+from autotune.reporting.funnel import Funnel
+from autotune.reporting.layout import Cell, Figure, Section, Spec, Table, cell
+from autotune.reporting.study import Study
+from autotune.search.importance import FAST_SHARE, FEWEST_POINTS, Importance
 
 MOST_PARAMETERS = 20
 """Parameters whose importance is shown."""

@@ -1,20 +1,16 @@
 """The subject of a report: a study or sweep with its trials, wherever they were read from."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.core.arguments import is_number
+from autotune.core.configuration import Value
 from autotune.core.measurement import Outcome
-
-if TYPE_CHECKING:
-    from autotune.core.configuration import Value
-    from autotune.operations.problem import Problem
-    from autotune.store import TuningRecord
+from autotune.operations.problem import Problem
+from autotune.store import TuningRecord
 
 FAILED = "failed"
 """Outcome of a trial of which a recording says no more."""

@@ -1,20 +1,13 @@
 """Sections about what was found: at a glance, the winner and its ties, and the way there."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from autotune.core.statistics import WIDE, half_width, half_width_text
 from autotune.reporting import charts, facts
-from autotune.reporting.amounts import duration_text, rate_text, time_text, value_text
+from autotune.reporting.amounts import Measure, duration_text, rate_text, time_text, value_text
 from autotune.reporting.layout import UNKNOWN, Card, Cell, Figure, Section, Table, cell
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.reporting.amounts import Measure
-    from autotune.reporting.study import Study, Trial
-    from autotune.store import TuningRecord
+from autotune.reporting.study import Study, Trial
+from autotune.store import TuningRecord
 
 MOST_ROWS = 200
 """Rows of the table of trials, of each study."""

@@ -4,19 +4,15 @@ Replay, scores and priors minimise, so a file whose objective is no time is refu
 would be its slowest configuration.
 """
 
-from __future__ import annotations
-
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from autotune.core import checks
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.core.statistics import median
 from autotune.research.space import Entry, Recording, configuration
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
 
 KERNEL_TUNER_ERRORS = (
     "InvalidConfig",

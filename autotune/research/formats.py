@@ -1,24 +1,19 @@
 """Recorded files of any known format, told apart by what is in them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from autotune.core.errors import InputError
 from autotune.core.printable import printable, shown
 from autotune.core.reading import open_regular
 from autotune.research import foreign, sweeps
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from autotune.research.space import RecordedSpace, Recording
+from autotune.research.space import RecordedSpace, Recording
 
 LARGEST_FILE = 1 << 28
 """Bytes that are read, decompressed."""

@@ -6,30 +6,23 @@ measures are those of "A methodology for comparing optimization algorithms for a
 Computer Systems, 2024), with evaluations in place of seconds.
 """
 
-from __future__ import annotations
-
 import math
 import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.core import arguments
 from autotune.core.errors import AutotuneError
 from autotune.core.processors import usable_processors
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
+from autotune.research.space import RecordedSpace
 from autotune.search import Searcher, make_sampler
-from autotune.search.model import MeasuredPrior
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from numpy.typing import NDArray
-
-    from autotune.research.space import RecordedSpace
-    from autotune.search.model import Prior
+from autotune.search.model import MeasuredPrior, Prior
 
 FIRST_SCORED = 10
 """The first evaluations are left out of the score: every search begins with a few blind ones."""

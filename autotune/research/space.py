@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.core import checks
 from autotune.core.configuration import Candidate, Configuration, Value
@@ -16,11 +17,6 @@ from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.space.listed import ConfigurationList
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from numpy.typing import NDArray
 
 SECONDS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 """Units of recorded times."""

@@ -1,14 +1,14 @@
 """Sweeping: every valid configuration of a problem measured, in random order."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,20 +17,15 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError
 from autotune.core.interrupt import Interrupt
 from autotune.core.measurement import Outcome
+from autotune.measuring.effort import Effort
+from autotune.operations.problem import Problem
+from autotune.serving.target import Target
 from autotune.tuning.budget import Budget
 from autotune.tuning.context import TuningContext
+from autotune.tuning.progress import Watcher
 from autotune.tuning.results import TrialResult
 from autotune.tuning.run import TrialRun
 from autotune.tuning.settings import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from autotune.measuring.effort import Effort
-    from autotune.operations.problem import Problem
-    from autotune.serving.target import Target
-    from autotune.tuning.progress import Watcher
 
 LARGEST_SWEEP = 1 << 24
 """Configurations that are swept at most without a limit; a billion would take centuries."""

@@ -1,29 +1,22 @@
 """Our own recordings: sweeps as JSON and CSV, and measurements in the cache."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from autotune.core import checks
+from autotune.core.configuration import Candidate, Value
 from autotune.core.errors import AutotuneError, InputError
-from autotune.core.measurement import Outcome
+from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
+from autotune.operations.problem import Problem
 from autotune.research.space import Entry, RecordedSpace, Recording, configuration
 from autotune.search.reading import read_study
-from autotune.store import TuningCache
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from autotune.core.configuration import Candidate, Value
-    from autotune.core.measurement import Measurement
-    from autotune.operations.problem import Problem
-    from autotune.store import StoredMeasurement
+from autotune.store import StoredMeasurement, TuningCache
 
 CSV_COLUMNS = ("family", "outcome", "median_s", "low_s", "high_s", "repeats", "reason")
 """The first columns; those after them are parameters, empty where a family lacks one."""

@@ -12,8 +12,6 @@ Two workers that see each other must not both give way for ever: the trial with 
 waits a moment for the other to move on. That only decides who is lucky, never whether it is safe.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import time
@@ -24,16 +22,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.core.configuration import Value
 from autotune.search.internals import end_as_failed, write_note
-
-if TYPE_CHECKING:
-    from autotune.core.configuration import Value
-    from autotune.search.study_space import StudySpace
+from autotune.search.study_space import StudySpace
 
 CLAIM = "autotune:claim"
 """Trial attribute: {"row", "owner", and "proposed" when the sampler's proposal was moved}."""

@@ -1,11 +1,10 @@
 """Studies in a database: anything Optuna reaches through SQLAlchemy."""
 
-from __future__ import annotations
-
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optuna.storages import RDBStorage
 from sqlalchemy import create_engine, inspect
@@ -14,9 +13,6 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError, S
 
 from autotune.core.errors import MissingDependencyError, StudyError
 from autotune.core.printable import first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _PACKAGES = {
     "psycopg": "'psycopg[binary]'",

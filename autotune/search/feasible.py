@@ -1,28 +1,22 @@
 """The sampler that never runs an infeasible or a duplicate trial."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import optuna
+from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler
+from optuna.trial import FrozenTrial, TrialState
 
+from autotune.core.configuration import Value
 from autotune.core.errors import AutotuneError, SpaceError
 from autotune.search.claims import Ledger, claim, withdraw
 from autotune.search.mirror import Encoding, MirrorProposer
 from autotune.search.study_space import StudySpace
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from optuna.distributions import BaseDistribution
-    from optuna.trial import FrozenTrial, TrialState
-
-    from autotune.core.configuration import Value
-    from autotune.space import SearchSpace, SpaceUnion
+from autotune.space import SearchSpace, SpaceUnion
 
 _ENQUEUED = "fixed_params"
 """The trial attribute under which `study.enqueue_trial` keeps a point."""

@@ -1,25 +1,17 @@
 """Importance of parameters for a configuration to be among the fast ones, and its interval."""
 
-from __future__ import annotations
-
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.storages import InMemoryStorage
-from optuna.trial import create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autotune.core.configuration import Value
 from autotune.search.internals import quiet
-
-if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
-
-    from optuna.trial import FrozenTrial, TrialState
-
-    from autotune.core.configuration import Value
 
 FAST_SHARE = 0.1
 """Of the points, the fastest that the importance is about."""

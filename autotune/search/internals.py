@@ -5,24 +5,19 @@ process did not start; Optuna's public interface has neither. What is used: `Stu
 `_trial_id` of trials, through the methods of `BaseStorage`, which is documented for storages.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import optuna
+from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from autotune.core.interrupt import SIGNALS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from optuna.storages import BaseStorage
 
 TESTED = ("5.0",)
 """Releases of Optuna that this module was tried with: a test compares the installed one."""

@@ -1,26 +1,19 @@
 """Optuna's samplers as proposers, each with a study of its own that mirrors the real one."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from autotune.core.configuration import Value
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.printable import first_line
+from autotune.search.claims import Ledger
 from autotune.search.internals import quiet, trial_id
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from optuna.samplers import BaseSampler
-
-    from autotune.core.configuration import Value
-    from autotune.search.claims import Ledger
-    from autotune.search.study_space import StudySpace
+from autotune.search.study_space import StudySpace
 
 
 class Encoding:

@@ -1,32 +1,25 @@
 """Trials and studies as they are stored: measurements as attributes, records for reports."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Generic
+from pathlib import Path
+from typing import Any, Generic
 
 import optuna
+from optuna.trial import FrozenTrial
 
 from autotune.core import checks
-from autotune.core.configuration import Candidate, Configuration
+from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.search.claims import OUTCOME, REASON, claim_of
 from autotune.search.internals import quiet
 from autotune.search.storage import close_storage, journal_path, open_storage, storage_errors
 from autotune.search.study_space import FAMILY, PointT
-
-if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
-    from optuna.trial import FrozenTrial
-
-    from autotune.core.configuration import Value
 
 SPACE = "autotune:space"
 """Study attribute: the digest of the space its trials come from."""

@@ -1,36 +1,29 @@
 """Samplers by name, and those that need no model."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from optuna import samplers
 from optuna.samplers import BaseSampler
 
 from autotune.core import arguments
+from autotune.core.configuration import Value
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.core.printable import first_line, shown
 from autotune.core.suggestions import did_you_mean
+from autotune.search.claims import Ledger
 from autotune.search.feasible import FeasibleSampler, Proposer
 from autotune.search.internals import quiet
 from autotune.search.mirror import Encoding, MirrorProposer, trial_seed
-from autotune.search.model import ModelProposer
+from autotune.search.model import ModelProposer, Prior
 from autotune.search.study_space import StudySpace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from autotune.core.configuration import Value
-    from autotune.search.claims import Ledger
-    from autotune.search.model import Prior
-    from autotune.space import SearchSpace, SpaceUnion
+from autotune.space import SearchSpace, SpaceUnion
 
 
 class ExhaustiveProposer:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isfinite, nan
-from typing import TYPE_CHECKING, Generic, cast, overload
+from typing import Generic, cast, overload
 
 import optuna
+from optuna.samplers import BaseSampler
 from optuna.trial import TrialState, create_trial
 
+from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
+from autotune.search.feasible import FeasibleSampler
 from autotune.search.internals import quiet
+from autotune.search.model import Prior
 from autotune.search.samplers import make_sampler
 from autotune.search.study_space import PointT
 from autotune.space import SearchSpace, SpaceUnion
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from optuna.samplers import BaseSampler
-
-    from autotune.core.configuration import Candidate, Configuration, Value
-    from autotune.search.feasible import FeasibleSampler
-    from autotune.search.model import Prior
 
 
 class Searcher(Generic[PointT]):

@@ -1,7 +1,5 @@
 """Storages of studies: an Optuna journal file, or any database Optuna knows."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -12,8 +10,9 @@ import re
 import threading
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import optuna
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
@@ -22,10 +21,6 @@ from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from autotune.core.errors import AutotuneError, CacheError, StudyError
 from autotune.core.printable import first_line, shown
 from autotune.search.internals import quiet
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
 
 PATIENCE_S = 60.0
 """Time to wait for a journal's lock. It is held for a write at a time: whoever has it for

@@ -1,25 +1,26 @@
 """Studies: one Optuna study per problem, target and device, shared by its workers."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Generic, Self, cast
+from pathlib import Path
+from typing import Any, Generic, Self, cast
 
 import optuna
 from optuna.storages import BaseStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
+from autotune.core.configuration import Value
 from autotune.core.errors import SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.objective import TIME, Objective
 from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, Owner, fail, orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.internals import deferred_interrupt, quiet
+from autotune.search.model import Prior
 from autotune.search.reading import (
     RUN,
     SPACE,
@@ -32,14 +33,7 @@ from autotune.search.reading import (
 from autotune.search.samplers import make_sampler
 from autotune.search.storage import StudyJournal, close_storage, open_storage, storage_errors
 from autotune.search.study_space import PointT
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from autotune.core.configuration import Value
-    from autotune.search.model import Prior
-    from autotune.space import SearchSpace, SpaceUnion
+from autotune.space import SearchSpace, SpaceUnion
 
 _HEARTBEAT = "autotune:heartbeat:"
 _HEARTBEAT_S = 60.0

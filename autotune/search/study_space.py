@@ -1,8 +1,7 @@
 """A search space as a study sees it: flat named parameters, rows, and the way between them."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TypeVar
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 
@@ -10,9 +9,6 @@ from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
 from autotune.space import SearchSpace, SpaceUnion
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Mapping, Sequence
 
 PointT = TypeVar("PointT", Configuration, Candidate)
 """Points of a space: configurations, or a union's candidates."""

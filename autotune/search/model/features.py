@@ -1,22 +1,16 @@
 """Configurations as numbers: the model's view of parameters and programs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autotune.core.configuration import Candidate
+from autotune.core.configuration import Candidate, Value
+from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from autotune.core.configuration import Value
-    from autotune.search.study_space import StudySpace
 
 _LARGEST_INDEX = 2**63 - 1
 

@@ -1,7 +1,5 @@
 """A Gaussian process over configurations: its kernel, fitted, and its posterior."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,22 +1,17 @@
 """Priors: expectations of configurations before any is measured."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.configuration import Candidate
+from autotune.core.configuration import Candidate, Value
 from autotune.core.errors import InputError
 from autotune.search.model.features import FeatureMap
 from autotune.search.model.gaussian import Posterior, fit
 from autotune.search.model.surrogate import informative, response
-
-if TYPE_CHECKING:
-    from autotune.core.configuration import Value
-    from autotune.search.study_space import StudySpace
+from autotune.search.study_space import StudySpace
 
 Expectation: TypeAlias = Callable[[Sequence[int]], NDArray[np.float64]]
 """Expected logarithms of times at some rows, up to a factor and a constant; NaN: no idea."""

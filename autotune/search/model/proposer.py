@@ -1,31 +1,24 @@
 """The sampler `auto`: proposes what a model of all valid configurations finds most promising."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from autotune.core import session
+from autotune.core.configuration import Value
+from autotune.search.claims import Ledger
 from autotune.search.model.features import FeatureMap, Points, log_costs
-from autotune.search.model.prior import standardised
+from autotune.search.model.prior import Expectation, Prior, standardised
 from autotune.search.model.rows import Candidates, History, HistoryReader, drawn_rows, seeded
 from autotune.search.model.surrogate import FIRST_FIT, SuccessModel, Surrogate, refit_at
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from autotune.core.configuration import Value
-    from autotune.search.claims import Ledger
-    from autotune.search.model.prior import Expectation, Prior
-    from autotune.search.study_space import StudySpace
+from autotune.search.study_space import StudySpace
 
 _DESIGN = 7
 """Trials before the model takes over."""

@@ -1,28 +1,18 @@
 """Rows of a space: those that were run, and those that are scored."""
 
-from __future__ import annotations
-
 from bisect import bisect
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 from random import Random
-from typing import TYPE_CHECKING
 
 import numpy as np
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
-from autotune.search.claims import INTERRUPTED, ORPHANED, OUTCOME, REASON
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from optuna.trial import FrozenTrial
-
-    from autotune.search.claims import Ledger
-    from autotune.search.model.features import Points
-    from autotune.search.study_space import StudySpace
+from autotune.search.claims import INTERRUPTED, ORPHANED, OUTCOME, REASON, Ledger
+from autotune.search.model.features import Points
+from autotune.search.study_space import StudySpace
 
 
 @dataclass(frozen=True, slots=True)

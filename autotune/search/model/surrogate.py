@@ -1,22 +1,16 @@
 """Models of what was observed: how fast the candidates are, and whether they work."""
 
-from __future__ import annotations
-
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.search.model.features import Points
 from autotune.search.model.gaussian import Posterior, fit
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from autotune.search.model.features import Points
-    from autotune.search.model.rows import Candidates
+from autotune.search.model.rows import Candidates
 
 _GOOD = 0.3
 """Share of the values that are told apart in full."""
