@@ -1,4 +1,4 @@
-"""How exported programs call a kernel, and the results that their checks expect of it.
+"""Calls of kernels in exported programs, and the results that their checks expect.
 
 Operands of checks need no file: they are drawn by a hash of an element's place, which programs in
 all languages compute alike. Of the output some elements are kept, each with its tolerance.

@@ -1,1 +1,1 @@
-"""Which kernel serves a problem, on any target: records looked up, fitted, predicted, bound."""
+"""From a problem to a kernel, on any target: look-up, fitting, prediction, loading."""

@@ -1,4 +1,4 @@
-"""Clocks for single calls of a program: nobody waits for what they say."""
+"""Clocks for single calls of a program, which are read later: nobody waits for them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,13 @@ class Clock(Protocol):
     """Times calls where their operands are."""
 
     def runs(self, like: Any) -> bool:
-        """True if calls can be timed now: those of a capture compute nothing.
-
-        Args:
-            like: one of the operands.
-        """
+        """True if calls with operands like this can be timed now: a capture computes nothing."""
         ...
 
     def time(self, call: Callable[[], Any], like: Any, *, twice: bool) -> tuple[Any, Reading]:
-        """Make a call, and time it.
+        """Make a call with operands like this, and time it; its errors are raised.
 
-        Args:
-            call: the call; its errors are raised.
-            like: one of its operands.
-            twice: whether it may be made once more, with nothing of the caller's written.
+        With `twice` it may be made once more, with nothing of the caller's written.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Looking at what may hang or crash whoever looks: in a process of its own, for a limited time."""
+"""Checks that may hang or crash their process: made in another one, for a limited time."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from autotune.measuring.replies import decode, encode
 T = TypeVar("T")
 
 LIMIT_S = 60.0
-"""Seconds that one look may take: a driver that loads its modules, on a machine that is busy."""
+"""Seconds that one call may take: a driver that loads its modules, on a machine that is busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """What a function says against being called."""
+    """The error that a function raised."""
 
     reason: str
 
 
 class Apart(Closing):
-    """Calls functions in another process, which is started again where one of them ends it.
+    """Calls functions in another process, for at most `limit_s` seconds each.
 
-    Args:
-        limit_s: seconds that a call may take.
+    The process is started again where one of them ends it.
     """
 
     def __init__(self, limit_s: float = LIMIT_S) -> None:
@@ -35,15 +34,13 @@ class Apart(Closing):
         self._limit_s = limit_s
 
     def __call__(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What an importable function gives, which is data of the type that it declares.
+        """The result of an importable function, which is data of the type that it declares.
 
         Raises:
             AutotuneError: it raised, crashed, or took too long; in one line.
         """
         reply = self._worker.call((function, arguments), self._limit_s)
-        if isinstance(reply, Failure):
-            raise AutotuneError(reply.reason)
-        if isinstance(reply, _Refusal):
+        if isinstance(reply, (Failure, _Refusal)):
             raise AutotuneError(reply.reason)
         given: T = decode(reply, get_type_hints(function).get("return", Any))
         return given

@@ -41,7 +41,7 @@ class Fits:
         return isinstance(planner, Planner) and planner.valid(problem)
 
     def lack(self, candidate: Candidate, problem: Problem) -> str:
-        """Why a candidate is none of its family's, whose parameters have changed; else empty."""
+        """The reason why a candidate does not fit its family's parameters any more; or empty."""
         planner = self._planner(candidate, problem.dtype)
         return "" if isinstance(planner, Planner) else planner
 
@@ -73,7 +73,7 @@ class Fitting:
         self._fitted: dict[Candidate, Candidate | None] = {}
 
     def rejection(self, tuned: Candidate) -> Rejection | None:
-        """Why a candidate is not valid here; None where it is."""
+        """The reason why a candidate is not valid here; None where it is."""
         if self._fits.valid(tuned, self._problem):
             return None
         return self._space(tuned.family).rejection(tuned.configuration)

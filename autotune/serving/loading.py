@@ -85,7 +85,7 @@ def contenders(target: Target, request: Request, most: int) -> Sequence[Contende
 
 
 def refusal(target: Target, request: Request) -> str | None:
-    """Why no family of the target computes a request's problem; None where one does."""
+    """The reason why no family of the target computes the problem; None where one does."""
     shared = resident(
         request.problem, target, request.device, request.cache, request.extra_families, now=False
     )

@@ -243,7 +243,7 @@ def _candidate(
 
 
 def _capped(problem: Problem, tuned: Candidate, shared: Resident) -> str:
-    """Why a candidate that was tuned with more threads than there are now must have fewer."""
+    """The reason why a candidate must have fewer threads than it was tuned with; or empty."""
     usable = shared.device.limits.names().get("max_threads")
     if usable is None:
         return ""

@@ -174,7 +174,7 @@ class Predictor:
                 yield choice
 
     def _moved_choices(self, chooser: Chooser, problem: Gemm) -> Iterator[Choice]:
-        """The same programs, called in the way that is nearest to one that is not valid."""
+        """Calls of the same programs that are nearest to calls that are not valid."""
         fitting = self._fits.at(problem)
         for choice in itertools.islice(chooser.ranked(Sizes.of(problem)), _MOVED):
             if (moved := fitting.fitted(choice.candidate)) is None:

@@ -1,4 +1,4 @@
-"""What a target tells beside what it computes: its machine, estimates, times of whole calls."""
+"""The answers of a target beside its kernels: its machine, exported files, estimates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What look-ups share: the device, the families and the records, read once and kept.
+"""State shared by look-ups: the device, the families and the records, read once and kept.
 
 `load` with match="exact" or "stale" takes what is kept only where device, families, database and
 layers are as they were when it is called. With "predicted" and "nearest", for the thousands of
@@ -146,7 +146,7 @@ def resident(
     *,
     now: bool,
 ) -> Resident:
-    """What look-ups like this one share, by the arguments of `autotune.load`.
+    """The shared state of look-ups like this one, by the arguments of `autotune.load`.
 
     See `Resident.holds` for `now`.
     """
