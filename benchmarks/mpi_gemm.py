@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from environment import describe
-from mpi_grids import grid_of
+from mpi_grids import grid_of, root_cost
 from mpi_tuning import share_by_rows, tune_local
 
 from autotune import Gemm
@@ -23,7 +23,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.grid import ProcessGrid
-from autotune.distributed.mpi.cost_model import Machine, distributed_cost, root_cost
+from autotune.distributed.mpi.cost_model import Machine, distributed_cost
 from autotune.distributed.mpi.evaluator import MpiEvaluator
 from autotune.distributed.mpi.local import choose_local
 from autotune.distributed.mpi.messages import MeasureNetwork, Network

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -119,82 +119,71 @@ class BlockPartition:
 
     def task_a(self, rank: int) -> Block:
         """The block of A that a rank multiplies."""
-        row, _, layer = self._place(rank)
-        return Block(self._rows(row), self._slice(layer))
+        return self._block(rank, lambda i, j, layer: (self._rows(i), self._slice(layer)))
 
     def task_b(self, rank: int) -> Block:
         """The block of B that a rank multiplies."""
-        _, column, layer = self._place(rank)
-        return Block(self._slice(layer), self._columns(column))
+        return self._block(rank, lambda i, j, layer: (self._slice(layer), self._columns(j)))
 
     def task_c(self, rank: int) -> Block:
         """The block of C that a rank computes, over its slice of the reduction."""
-        row, column, _ = self._place(rank)
-        return Block(self._rows(row), self._columns(column))
+        return self._block(rank, lambda i, j, layer: (self._rows(i), self._columns(j)))
 
     def home_a(self, rank: int) -> Block:
         """The block of A that a rank keeps."""
-        row, column, layer = self._place(rank)
         grid = self.grid
-        piece = span(self.n, grid.reduction * grid.columns, layer * grid.columns + column)
-        return Block(self._rows(row), piece if self._works(rank) else (0, 0))
+        parts = grid.reduction * grid.columns
+        return self._block(
+            rank,
+            lambda i, j, layer: (self._rows(i), span(self.n, parts, layer * grid.columns + j)),
+        )
 
     def home_b(self, rank: int) -> Block:
         """The block of B that a rank keeps."""
-        row, column, layer = self._place(rank)
         grid = self.grid
-        piece = span(self.n, grid.reduction * grid.rows, layer * grid.rows + row)
-        return Block(piece if self._works(rank) else (0, 0), self._columns(column))
+        parts = grid.reduction * grid.rows
+        return self._block(
+            rank,
+            lambda i, j, layer: (span(self.n, parts, layer * grid.rows + i), self._columns(j)),
+        )
 
     def home_c(self, rank: int) -> Block:
         """The block of C that a rank keeps."""
-        row, column, layer = self._place(rank)
-        grid = self.grid
-        if self.scattered:
-            part = span(self.m, grid.rows * grid.reduction, row * grid.reduction + layer)
-            return Block(part if self._works(rank) else (0, 0), self._columns(column))
-        return Block(self._rows(row) if layer == 0 else (0, 0), self._columns(column))
-
-    def from_root(self, rank: int) -> int:
-        """Elements that travel between root and a rank: its A and B there, C back from layer 0.
-
-        For rank 0, which is the root, that is nothing.
-        """
-        if rank == 0 or not self._works(rank):
-            return 0
-        back = self.home_c(rank).size
-        return self.task_a(rank).size + self.task_b(rank).size + back
+        layers = self.grid.reduction
+        if not self.scattered:
+            return self._block(
+                rank, lambda i, j, layer: ((0, 0) if layer else self._rows(i), self._columns(j))
+            )
+        parts = self.grid.rows * layers
+        return self._block(
+            rank, lambda i, j, layer: (span(self.m, parts, i * layers + layer), self._columns(j))
+        )
 
     def received(self, rank: int) -> int:
         """Elements of A and B that a rank needs and does not keep, and of partial sums it adds.
 
-        A sum over r layers is counted as r - 1 times the block it leaves: what a ring or a tree
+        A sum over r layers counts as r - 1 times the block it leaves: as much as a ring or a tree
         of additions brings to those who keep the sum, all together.
         """
-        if not self._works(rank):
-            return 0
         inputs = self.task_a(rank).size - self.home_a(rank).size
         inputs += self.task_b(rank).size - self.home_b(rank).size
         return inputs + (self.grid.reduction - 1) * self.home_c(rank).size
 
-    def _works(self, rank: int) -> bool:
-        return rank < self.grid.size
-
-    def _place(self, rank: int) -> tuple[int, int, int]:
-        """The rank's place; one past the last in every direction, where all is empty, if idle."""
+    def _block(self, rank: int, at: Callable[[int, int, int], tuple[Span, Span]]) -> Block:
+        """The block at a rank's row, column and layer; an empty one if it is idle."""
         if rank < 0:
             raise InputError(f"a rank must be at least 0, got {rank}")
-        grid = self.grid
-        return grid.place(rank) or (grid.rows, grid.columns, grid.reduction)
+        place = self.grid.place(rank)
+        return Block((0, 0), (0, 0)) if place is None else Block(*at(*place))
 
     def _rows(self, row: int) -> Span:
-        return span(self.m, self.grid.rows, row) if row < self.grid.rows else (0, 0)
+        return span(self.m, self.grid.rows, row)
 
     def _columns(self, column: int) -> Span:
-        return span(self.k, self.grid.columns, column) if column < self.grid.columns else (0, 0)
+        return span(self.k, self.grid.columns, column)
 
     def _slice(self, layer: int) -> Span:
-        return span(self.n, self.grid.reduction, layer) if layer < self.grid.reduction else (0, 0)
+        return span(self.n, self.grid.reduction, layer)
 
 
 def factorisations(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
@@ -209,12 +198,6 @@ def factorisations(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
     for reduction in _divisors(ranks) if layers else (1,):
         for rows in _divisors(ranks // reduction):
             yield ProcessGrid(rows, ranks // reduction // rows, reduction)
-
-
-def grids(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
-    """Every grid of at most `ranks` ranks, smallest first; see `factorisations`."""
-    for used in range(1, ranks + 1):
-        yield from factorisations(used, layers=layers)
 
 
 def _divisors(number: int) -> list[int]:

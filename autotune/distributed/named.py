@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from autotune.core.device import Device
 from autotune.core.errors import InputError
-from autotune.operations.problem import only_gemm
-
-if TYPE_CHECKING:
-    from autotune.core.device import Device
-    from autotune.operations.problem import Problem
+from autotune.operations.problem import Problem, only_gemm
 
 
 def check_layout(problem: Problem | None, target: str) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mpi_grids import root_cost
 
 from autotune.distributed.grid import BlockPartition, ProcessGrid, factorisations
 from autotune.distributed.mpi.cost_model import (
@@ -11,7 +12,6 @@ from autotune.distributed.mpi.cost_model import (
     best_grids,
     distributed_cost,
     least_words,
-    root_cost,
 )
 
 extents = st.integers(1, 4)

@@ -6,18 +6,16 @@ import ctypes
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.core.dtypes import DTYPES
 from autotune.gpu.driver import activated, driver
+from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.measure.memory import GuardedMatrix
 from autotune.gpu.nvidia.cublas import Cublas, CublasError, find_cublas
 from autotune.operations.problem import Gemm
-
-if TYPE_CHECKING:
-    from autotune.gpu.matrix import DeviceMatrix
-    from autotune.operations.references import Matrix
-    from autotune.operations.verification import ProductCheck
+from autotune.operations.references import Matrix
+from autotune.operations.verification import ProductCheck
 
 _BLOCK = 4096
 _PIN = 1  # CUBLASXT_PINNING_ENABLED

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
+from autotune.core.configuration import Candidate
+from autotune.core.deadline import Deadline
 from autotune.distributed.hybrid.machine import HybridProgram
 from autotune.distributed.hybrid.rig import Setup, measurement_worker
 from autotune.distributed.machine.interface import LocalKernel
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
+from autotune.measuring.effort import Report, Work
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.measuring.messages import Reply
-from autotune.measuring.sharing import SharedWorker
+from autotune.measuring.sharing import SharedWorker, Subjects
 from autotune.operations.problem import Gemm, only_gemm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.core.configuration import Candidate
-    from autotune.core.deadline import Deadline
-    from autotune.measuring.effort import Report, Work
-    from autotune.measuring.sharing import Subjects
 
 ChooseLocal: TypeAlias = Callable[[Gemm], LocalKernel]
 """The kernel that a GPU multiplies its part of a problem with."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from autotune.core.check import Check, Status, attempt
 from autotune.core.device import Device, DeviceFingerprint
@@ -13,9 +13,6 @@ from autotune.core.limits import HybridLimits
 from autotune.gpu.nvidia.device import load_driver, read_gpu
 from autotune.gpu.nvidia.presence import look
 from autotune.serving.examining import Apart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def read_gpus(count: int | None) -> tuple[Device, int, bool]:

@@ -8,19 +8,23 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from autotune.arrays.device import DeviceArray, check_place
 from autotune.arrays.host import check_operands, element_strides
 from autotune.arrays.libraries import library_of
+from autotune.core.configuration import Candidate
+from autotune.core.device import DeviceLimits
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.paths import CacheLocations
 from autotune.distributed.grid import Block
-from autotune.distributed.hybrid.machine import HybridProgram, machine_with, make_plan
+from autotune.distributed.hybrid.machine import HybridProgram, Plan, machine_with, make_plan
 from autotune.distributed.machine.interface import LocalKernel
+from autotune.distributed.machine.machine import GpuMachine
+from autotune.families.family import KernelFamily
 from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
@@ -32,13 +36,6 @@ from autotune.operations.calls import real
 from autotune.operations.problem import Gemm
 from autotune.serving.kernel import ProductKernel
 from autotune.serving.lookup import binary_of, look_up
-
-if TYPE_CHECKING:
-    from autotune.core.configuration import Candidate
-    from autotune.core.device import DeviceLimits
-    from autotune.distributed.hybrid.machine import Plan
-    from autotune.distributed.machine.machine import GpuMachine
-    from autotune.families.family import KernelFamily
 
 
 @dataclasses.dataclass(frozen=True, slots=True, repr=False)

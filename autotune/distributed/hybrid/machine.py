@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
+from autotune.distributed.grid import Span
 from autotune.distributed.machine.interface import Enqueues, LocalKernel
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.distributed.machine.products import Products
 from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
-
-if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
-
-    from autotune.distributed.grid import Span
-    from autotune.families.program_cache import ProgramCache
-    from autotune.gpu.matrix import DeviceMatrix
-    from autotune.operations.references import Matrix
+from autotune.gpu.matrix import DeviceMatrix
+from autotune.operations.references import Matrix
 
 
 class Machine(Enqueues, Protocol):
@@ -83,13 +80,7 @@ class Plan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HybridProgram:
-    """A candidate, with the kernel that multiplies within a GPU; it can be sent between processes.
-
-    Attributes:
-        source: the emitted program.
-        family: the family it is of.
-        local: that kernel.
-    """
+    """A candidate, with the kernel that multiplies within a GPU; it can be pickled."""
 
     source: Source
     family: str

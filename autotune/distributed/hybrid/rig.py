@@ -7,38 +7,39 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from autotune.core.errors import CompileError, LaunchError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.distributed.grid import Span
 from autotune.distributed.hybrid.baseline import Library, open_library
-from autotune.distributed.hybrid.machine import HybridProgram, machine_with, make_plan
+from autotune.distributed.hybrid.machine import (
+    HybridProgram,
+    Machine,
+    Plan,
+    machine_with,
+    make_plan,
+)
+from autotune.distributed.machine.interface import LocalKernel
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import describe, driver_errors
 from autotune.gpu.measure.memory import GuardedMatrix
 from autotune.gpu.nvidia.cublas import CublasError
 from autotune.measuring.evaluator import Effort
-from autotune.measuring.messages import Evaluated, Vendor
+from autotune.measuring.messages import Evaluated, Program, Vendor
 from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import PRODUCT_CASES, Case, special_cases
+from autotune.operations.problem import Gemm
+from autotune.operations.references import Matrix
 from autotune.operations.verification import ProductCheck, Verdict
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from autotune.distributed.grid import Span
-    from autotune.distributed.hybrid.machine import Machine, Plan
-    from autotune.distributed.machine.interface import LocalKernel
-    from autotune.measuring.messages import Program
-    from autotune.operations.problem import Gemm
-    from autotune.operations.references import Matrix
 
 MakeMachine: TypeAlias = Callable[["LocalKernel"], "Machine"]
 """The GPUs, with the kernel that each of them multiplies with."""
@@ -51,9 +52,7 @@ class Setup:
     Attributes:
         operands: "host", "device" or "blocks".
         devices: GPUs to use at most.
-        effort: how long and how exactly to measure.
         programs: folder of emitted programs and binaries.
-        seed: seeds the operands.
     """
 
     operands: str

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
+from numpy.typing import NDArray
 
-    from autotune.core.configuration import Candidate
-    from autotune.core.limits import GpuLimits
-    from autotune.families.gpu.launch import Binary
+from autotune.core.configuration import Candidate
+from autotune.core.limits import GpuLimits
+from autotune.families.gpu.launch import Binary
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +17,8 @@ class LocalKernel:
     """A kernel for the part of a product that one GPU has; it can be sent between processes.
 
     Attributes:
-        candidate: a family of target cuda, and a configuration of it.
-        digest: the family's.
-        dtype: element type.
+        candidate: of target cuda.
+        digest: its family's.
         limits: of the GPUs, which are all alike.
         binary: what it was compiled to; None compiles it.
     """

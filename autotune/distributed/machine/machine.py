@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeAlias
+
+from numpy.typing import NDArray
 
 from autotune.core.dtypes import DTYPES
+from autotune.distributed.machine.products import Products
 from autotune.families.gpu.launch import LaunchStep
 from autotune.gpu.driver import activated, driver, driver_errors
+from autotune.gpu.interface import Driver, Memory, Module, Run
 from autotune.gpu.matrix import HOST, DeviceMatrix
-
-if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Sequence
-    from types import TracebackType
-
-    from numpy.typing import NDArray
-
-    from autotune.distributed.machine.products import Products
-    from autotune.gpu.interface import Driver, Memory, Module, Run
 
 _Kind: TypeAlias = tuple[int, bool]
 """A stream's GPU, and whether the stream is urgent."""

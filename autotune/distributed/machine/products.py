@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from autotune.core.configuration import Configuration
 from autotune.core.errors import CompileError, InputError
+from autotune.core.limits import GpuLimits
+from autotune.distributed.machine.interface import LocalKernel
 from autotune.families.catalog import catalog
+from autotune.families.family import KernelFamily
+from autotune.families.gpu.launch import Binary, LaunchPlan
 from autotune.families.gpu.planning import Planner
+from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
 from autotune.gpu.compiling import CompileRequest, Refused, compile_kept
 from autotune.gpu.launch.code import make_program
-from autotune.gpu.launch.kernel import GpuKernel
+from autotune.gpu.launch.kernel import GpuKernel, Launch
 from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.problem import Gemm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.core.configuration import Configuration
-    from autotune.core.limits import GpuLimits
-    from autotune.distributed.machine.interface import LocalKernel
-    from autotune.families.family import KernelFamily
-    from autotune.families.gpu.launch import Binary, LaunchPlan
-    from autotune.families.program_cache import ProgramCache
-    from autotune.gpu.launch.kernel import Launch
 
 
 class Products:

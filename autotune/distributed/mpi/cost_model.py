@@ -76,26 +76,10 @@ def distributed_cost(
     last = grid.size - 1  # of parts that differ by one, the last is one of the longer ones
     depth = partition.task_a(last).shape[1]
     steps = 1 if panel is None else max(1, math.ceil(depth / panel))
-    messages = steps * (_doublings(grid.columns) + _doublings(grid.rows))
-    messages += _doublings(grid.reduction)
+    messages = steps * (doublings(grid.columns) + doublings(grid.rows))
+    messages += doublings(grid.reduction)
     rows, columns = partition.task_c(last).shape
     return Cost(partition.received(last), messages, 2 * rows * columns * depth)
-
-
-def root_cost(grid: ProcessGrid, m: int, n: int, k: int) -> Cost:
-    """Cost of a product whose operands rank 0 sends out whole, and whose result it collects.
-
-    All of it passes through rank 0, which is the busiest: every other rank gets its rows of A and
-    its columns of B, and returns its block of C. Layers add up their partial sums before that.
-    """
-    partition = BlockPartition(grid, m, n, k, scattered=True)
-    last = grid.size - 1
-    words = sum(partition.from_root(rank) for rank in range(grid.size))
-    words += (grid.reduction - 1) * partition.home_c(last).size
-    messages = 3 * last + _doublings(grid.reduction)
-    rows, columns = partition.task_c(last).shape
-    depth = partition.task_a(last).shape[1]
-    return Cost(words, messages, 2 * rows * columns * depth)
 
 
 def least_words(m: int, n: int, k: int, ranks: int) -> float:
@@ -137,5 +121,6 @@ def _large_grids(ranks: int) -> Iterator[ProcessGrid]:
         yield from factorisations(used)
 
 
-def _doublings(ranks: int) -> int:
+def doublings(ranks: int) -> int:
+    """Messages of a collective of so many ranks, one after the other, as a tree."""
     return (ranks - 1).bit_length()

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from autotune.core.configuration import Candidate
+from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.compiling import Compiled, compile_worker
 from autotune.distributed.mpi.messages import GpuProduct, LocalProduct, MpiProgram, Refused, Setup
+from autotune.distributed.mpi.ranks.world import Ranks
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.backend import Backend, Baselines, Prepared
+from autotune.measuring.effort import Report, Work
 from autotune.measuring.evaluator import Effort, Evaluator, Stage
+from autotune.measuring.messages import Request
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import START_TIMEOUT_S, Failure, FailureKind
 from autotune.operations.problem import Gemm, only_gemm
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.core.configuration import Candidate
-    from autotune.core.deadline import Deadline
-    from autotune.distributed.mpi.ranks.world import Ranks
-    from autotune.measuring.effort import Report, Work
-    from autotune.measuring.messages import Request
 
 ChooseLocal: TypeAlias = Callable[[Gemm], LocalProduct | GpuProduct]
 """The kernel that a rank multiplies its part of a problem with."""

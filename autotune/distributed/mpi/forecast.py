@@ -12,23 +12,20 @@ import os
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from autotune.core.device import Device
 from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.limits import MpiLimits
 from autotune.core.paths import CacheLocations
 from autotune.core.reading import read_regular
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.mpi.cost_model import NOMINAL, Machine, best_grids, least_words
-from autotune.operations.problem import only_gemm
+from autotune.distributed.mpi.messages import Network
+from autotune.operations.problem import Gemm, Problem, only_gemm
 from autotune.serving.lookup import look_up
 from autotune.serving.reports import Forecast
 from autotune.store import MatchQuality
-
-if TYPE_CHECKING:
-    from autotune.core.device import Device
-    from autotune.distributed.mpi.messages import Network
-    from autotune.operations.problem import Gemm, Problem
 
 _FILE = "networks.json"
 _LARGEST = 1 << 20

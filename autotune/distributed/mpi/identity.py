@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
-from typing import TYPE_CHECKING
 
 from autotune.core import session
 from autotune.core.check import Check, Status, attempt
@@ -22,9 +22,6 @@ from autotune.distributed.mpi.mpiexec import find_mpiexec, parse_library
 from autotune.distributed.mpi.patience import VARIABLE, patience_s
 from autotune.distributed.mpi.processes import SIZE_NAMES, number_in
 from autotune.serving.examining import Apart
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _START_S = 60.0
 _RANKS = 2

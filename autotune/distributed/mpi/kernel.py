@@ -13,21 +13,19 @@ from autotune.arrays.host import check_apart, check_operands, check_plain
 from autotune.arrays.libraries import library_of
 from autotune.core.errors import OperandError
 from autotune.distributed.grid import Block
+from autotune.distributed.mpi.gpu.rank import GpuRank
+from autotune.distributed.mpi.loading import Plan
 from autotune.distributed.mpi.patience import is_set, patience_s
 from autotune.distributed.mpi.ranks.meeting import Waiting, check_same, say_gone, wait
 from autotune.gpu import matrix as device
 from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.driver import finish
+from autotune.gpu.matrix import DeviceMatrix
 from autotune.operations.calls import real
+from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-
-    from autotune.distributed.mpi.gpu.rank import GpuRank
-    from autotune.distributed.mpi.loading import Plan
-    from autotune.gpu.matrix import DeviceMatrix
-    from autotune.operations.problem import Gemm
-
 
 _unfreed: dict[int, Intracomm] = {}
 """Ranks of kernels that have not been freed, by identity: others may come to wait for this one."""

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+from autotune.core.configuration import Candidate
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.paths import CacheLocations
 from autotune.distributed.grid import Block
+from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.kernel import DistributedKernel, GpuDistributedKernel
 from autotune.distributed.mpi.loading import load_product, load_program
 from autotune.distributed.mpi.local import choose_gpu_local, mpi_program
+from autotune.distributed.mpi.messages import MpiProgram, RankSet
 from autotune.distributed.mpi.ranks.meeting import check_same, load_on_all, meet
 from autotune.distributed.mpi.ranks.ranks import Together, describe
 from autotune.families.program_cache import ProgramCache
 from autotune.operations.problem import Gemm, only_gemm
-from autotune.serving.kernel import ProductKernel
+from autotune.serving.kernel import ProductKernel, Request
 from autotune.serving.lookup import look_up
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from autotune.core.configuration import Candidate
-    from autotune.distributed.mpi.gpu.rank import GpuRank
-    from autotune.distributed.mpi.messages import MpiProgram, RankSet
-    from autotune.serving.kernel import Request
-    from autotune.serving.target import Target
-    from autotune.store import Match
+from autotune.serving.target import Target
+from autotune.store import Match
 
 _T = TypeVar("_T")
 _COMPILATION = "the compilation of load"
@@ -114,11 +109,11 @@ def load_distributed(
     except AutotuneError:  # on every rank
         own.Free()
         raise
-    distributed = operands == "distributed"
+    distributed, gpu = operands == "distributed", make_plan.gpu
     bound = (
         DistributedKernel(gemm, own, plan, distributed=distributed)
-        if make_plan.gpu is None
-        else GpuDistributedKernel(gemm, own, plan, make_plan.gpu, distributed=distributed)
+        if gpu is None
+        else GpuDistributedKernel(gemm, own, plan, gpu, distributed=distributed)
     )
     return MpiKernel(
         gemm, "mpi", candidate, matched.quality, matched.reason, matched.record, bound

@@ -7,18 +7,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.cpu.kernel import CpuKernel
+from autotune.distributed.mpi.gpu.cuda import Gpu
 from autotune.distributed.mpi.gpu.gpus import take_gpu
 from autotune.distributed.mpi.gpu.rank import GpuRank
-from autotune.distributed.mpi.messages import GpuProduct
+from autotune.distributed.mpi.messages import GpuProduct, MpiProgram
 from autotune.families.modules import load_module
+from autotune.families.program_cache import ProgramCache
+from autotune.operations.references import Matrix
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-
-    from autotune.distributed.mpi.gpu.cuda import Gpu
-    from autotune.distributed.mpi.messages import MpiProgram
-    from autotune.families.program_cache import ProgramCache
-    from autotune.operations.references import Matrix
 
 
 class Plan(Protocol):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
-from autotune.core.configuration import Candidate
+from autotune.core.configuration import Candidate, Value
+from autotune.core.device import DeviceLimits
 from autotune.core.errors import CompileError
 from autotune.core.limits import GpuLimits
 from autotune.cpu.kernel import write_program
@@ -12,20 +13,14 @@ from autotune.cpu.target import CpuTarget
 from autotune.distributed.machine.interface import LocalKernel
 from autotune.distributed.mpi.messages import GpuProduct, LocalProduct, MpiProgram
 from autotune.families.catalog import catalog
+from autotune.families.family import KernelFamily
 from autotune.families.gpu.launch import Binary, architecture_of
 from autotune.families.local import local_problem
+from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.target import CudaTarget
+from autotune.operations.problem import Gemm
 from autotune.serving.lookup import look_up
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from autotune.core.configuration import Value
-    from autotune.core.device import DeviceLimits
-    from autotune.families.family import KernelFamily
-    from autotune.families.program_cache import ProgramCache
-    from autotune.operations.problem import Gemm
 
 
 def choose_local(problem: Gemm, programs: ProgramCache) -> LocalProduct:

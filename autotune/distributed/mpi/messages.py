@@ -59,13 +59,7 @@ class RankSet:
 
 @dataclass(frozen=True, slots=True)
 class LocalProduct:
-    """The kernel that multiplies within a rank.
-
-    Attributes:
-        source: the emitted module; every rank writes it where its own node can read it.
-        family: the family it is of.
-        program: how it is called.
-    """
+    """The kernel that multiplies within a rank, which writes `source` where its node reads it."""
 
     source: Source
     family: str
@@ -87,13 +81,7 @@ class GpuProduct:
 
 @dataclass(frozen=True, slots=True)
 class MpiProgram:
-    """A candidate, as ranks are sent it.
-
-    Attributes:
-        source: the emitted program.
-        family: the family it is of.
-        local: multiplies within a rank; None for NumPy.
-    """
+    """A candidate, as ranks are sent it; `local` multiplies within a rank, None is NumPy."""
 
     source: Source
     family: str
@@ -110,11 +98,8 @@ class Setup:
     """The subject of the requests that follow.
 
     Attributes:
-        problem: what is computed.
-        effort: how long and how exactly to measure.
         programs: folder for emitted programs, on every node.
         distributed: operands are kept in blocks by all ranks, instead of whole by rank 0.
-        seed: seeds the operands.
         cores: hardware threads of a node.
         alone: multiplies the whole problem on one GPU, where ranks have one each.
         gpu: its name.

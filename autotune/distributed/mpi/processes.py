@@ -9,13 +9,12 @@ import contextlib
 import os
 import shlex
 import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
     from mpi4py.MPI import Intracomm
 
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")

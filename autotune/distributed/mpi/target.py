@@ -254,11 +254,7 @@ class MpiTarget(Target):
         return found
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
-        """The ranks, started here unless they are attached; none are another evaluator's.
-
-        Raises:
-            InputError: the target is on a communicator.
-        """
+        """The ranks, started here unless they are attached; a communicator is refused."""
         from autotune.distributed.mpi.evaluator import MpiEvaluator
         from autotune.distributed.mpi.local import choose_gpu_local, choose_local
         from autotune.distributed.mpi.ranks.world import World
@@ -285,11 +281,7 @@ class MpiTarget(Target):
         programs: ProgramCache,
         binary: Binary | None = None,
     ) -> BoundKernel:
-        """Refused: a distributed kernel belongs to a communicator.
-
-        Raises:
-            InputError: always; the message says what to call.
-        """
+        """Refused: a distributed kernel belongs to a communicator."""
         raise InputError(
             "a kernel of target mpi belongs to a communicator: "
             'load(problem, target="mpi", comm=comm), on every rank of it'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import struct
+from collections.abc import Iterator
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +13,19 @@ from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.distributed.machine.products import Products
+from autotune.distributed.mpi.gpu.order import Collective
+from autotune.distributed.mpi.messages import GpuProduct
 from autotune.families.gpu.launch import LaunchStep
+from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source
 from autotune.gpu.driver import activated, driver
+from autotune.gpu.interface import Stream
+from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.nvidia.bindings import BindingsDriver
 from autotune.gpu.nvidia.device import read_gpu
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mpi4py.MPI import Intracomm
-
-    from autotune.distributed.mpi.gpu.order import Collective
-    from autotune.distributed.mpi.messages import GpuProduct
-    from autotune.families.program_cache import ProgramCache
-    from autotune.gpu.interface import Stream
-    from autotune.gpu.matrix import DeviceMatrix
 
 _BLOCK = (256, 1, 1)
 _BLOCKS = (1024, 1, 1)

@@ -6,32 +6,26 @@ import ctypes
 import json
 import re
 import subprocess
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from autotune.core import session
+from autotune.core.device import Device
 from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
 from autotune.core.interpreter import python
+from autotune.distributed.mpi.gpu.cuda import Gpu
 from autotune.distributed.mpi.messages import GpuSet
 from autotune.distributed.mpi.patience import patience_s
 from autotune.distributed.mpi.processes import mapped_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from mpi4py.MPI import Intracomm
-
-    from autotune.core.device import Device
-    from autotune.distributed.mpi.gpu.cuda import Gpu
 
 _taken: Gpu | None = None
 
 
 def count_gpus() -> int:
-    """The number of GPUs that this process may use.
-
-    Raises:
-        MissingDependencyError: the bindings or the driver are missing, or there is no GPU.
-    """
+    """The number of GPUs that this process may use, at least one."""
     from autotune.gpu.nvidia.device import load_driver, read_gpu
 
     read_gpu()  # says clearly what is missing

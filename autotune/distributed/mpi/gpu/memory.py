@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from autotune.distributed.mpi.gpu.order import Order, span_of
+from autotune.distributed.mpi.gpu.order import Machine, Order, span_of
 from autotune.gpu.matrix import DeviceMatrix
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-    from autotune.distributed.mpi.gpu.order import Machine
 
 _STAGING_STEP = 1 << 20
 """Pinned memory is allocated in multiples of so many bytes, so that near sizes share it."""

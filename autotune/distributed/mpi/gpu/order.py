@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from numpy.typing import NDArray
+
 from autotune.distributed.machine.interface import Enqueues
+from autotune.gpu.matrix import Bytes, DeviceMatrix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from mpi4py.MPI import Intracomm
-    from numpy.typing import NDArray
-
-    from autotune.gpu.matrix import Bytes, DeviceMatrix
 
 
 class Machine(Enqueues, Protocol):

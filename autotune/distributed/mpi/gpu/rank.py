@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.distributed.mpi.gpu.memory import GpuMemory
-from autotune.distributed.mpi.gpu.transports.base import Direct, Staged
+from autotune.distributed.mpi.gpu.transports.base import Communicator, Direct, Request, Staged
 from autotune.distributed.mpi.gpu.transports.nccl import Nccl
 from autotune.distributed.mpi.gpu.transports.shared import Shared
+from autotune.gpu.matrix import DeviceMatrix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from mpi4py.MPI import Intracomm
-
-    from autotune.distributed.mpi.gpu.transports.base import Communicator, Request
-    from autotune.gpu.matrix import DeviceMatrix
 
 TRANSPORTS: Mapping[str, type[Communicator]] = {
     "staged": Staged,

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError
+from autotune.distributed.mpi.messages import RankSet, Request
 from autotune.distributed.mpi.processes import RANK_NAMES, SIZE_NAMES, number_in, unlink_segments
 from autotune.distributed.mpi.ranks.guard import Guard
 from autotune.distributed.mpi.ranks.meeting import check_same
@@ -21,12 +24,7 @@ from autotune.distributed.mpi.ranks.ranks import (
 from autotune.measuring.processes import GRACE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from mpi4py.MPI import Intracomm
-
-    from autotune.core.deadline import Deadline
-    from autotune.distributed.mpi.messages import RankSet, Request
 
 
 def under_mpiexec() -> bool:

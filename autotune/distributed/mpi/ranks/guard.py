@@ -15,7 +15,7 @@ import select
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from autotune.core.interpreter import python
 from autotune.distributed.mpi.patience import VARIABLE, OwnTime, patience_s
@@ -30,9 +30,6 @@ from autotune.distributed.mpi.processes import (
     process_of,
     unlink,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 ENDED_S = 5.0
 """Seconds after which a rank of this node that is not to be seen is taken to have ended: all are

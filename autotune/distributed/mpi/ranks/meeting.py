@@ -11,21 +11,19 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError
+from autotune.distributed.mpi.gpu.rank import GpuRank
+from autotune.distributed.mpi.loading import MakePlan
 from autotune.distributed.mpi.patience import VARIABLE, OwnTime, patience_s
 from autotune.distributed.mpi.processes import local_ranks, mapped, named_ranks, unlink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mpi4py.MPI import Intracomm, Request
-
-    from autotune.distributed.mpi.gpu.rank import GpuRank
-    from autotune.distributed.mpi.loading import MakePlan
 
 _Loaded = TypeVar("_Loaded", "MakePlan", "GpuRank")
 
@@ -90,11 +88,8 @@ def meet(comm: Intracomm, name: str, *, patience: float = 1.0) -> None:
 
     Args:
         comm: the ranks.
-        name: what they meet for, as in `Waiting`.
+        name: as in `Waiting`.
         patience: a factor of the usual time.
-
-    Raises:
-        InputError: the environment variable for the time limit is not a number.
     """
     limit_s = patience * patience_s()
     wait(comm, comm.Ibarrier(), lambda: Waiting(name, limit_s, ends=True))

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from autotune.distributed.mpi.gpu.rank import GpuRank
+from autotune.distributed.mpi.loading import Plan
 from autotune.measuring.rig import OTHER_CONTENTS
+from autotune.operations.cases import Case
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.problem import GEMM
+from autotune.operations.references import Matrix
 from autotune.operations.verification import ProductCheck, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mpi4py.MPI import Intracomm
-
-    from autotune.distributed.mpi.gpu.rank import GpuRank
-    from autotune.distributed.mpi.loading import Plan
-    from autotune.operations.cases import Case
-    from autotune.operations.references import Matrix
 
 
 class Block(Protocol):

@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError
@@ -33,8 +34,6 @@ from autotune.measuring.replies import encode
 from autotune.measuring.trial import Trials
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from mpi4py.MPI import Intracomm
 
 NAP_S = 5e-4

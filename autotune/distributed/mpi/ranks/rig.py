@@ -15,13 +15,14 @@ import threadpoolctl
 from autotune.core.errors import AutotuneError, CompileError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.baseline import numpy_blas, numpy_vendor
+from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.loading import MakePlan, load_product, load_program
 from autotune.distributed.mpi.messages import MpiProgram, Setup
 from autotune.distributed.mpi.ranks.meeting import load_on_all
 from autotune.distributed.mpi.ranks.operands import PlacedCheck
 from autotune.distributed.mpi.ranks.timing import time_together, timed_together
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.messages import Evaluated, Series, Vendor
+from autotune.measuring.messages import Evaluated, Program, Series, Vendor
 from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import OTHER_CONTENTS, RANK_PRODUCTS, ClockedBench, Pace, affordable
 from autotune.operations.cases import Case
@@ -30,9 +31,6 @@ from autotune.operations.verification import ProductCheck
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-
-    from autotune.distributed.mpi.gpu.rank import GpuRank
-    from autotune.measuring.messages import Program
 
 _Resource = TypeVar("_Resource", "MakePlan", "GpuRank")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,6 @@ from autotune.measuring.messages import Series
 from autotune.measuring.timing import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from mpi4py.MPI import Intracomm
 
 LENGTHS = (8, 1 << 22)

@@ -99,7 +99,7 @@ class World(Closing):
 
     @property
     def pid(self) -> int | None:
-        """The process id of mpiexec, which is also its group's; None while there is none."""
+        """The process id of mpiexec, and of its group; None while there is none."""
         return None if self._started is None else self._started.process.pid
 
     def describe(self, deadline: Deadline | None = None) -> RankSet:
@@ -126,8 +126,7 @@ class World(Closing):
     def call(self, request: Request, timeout_s: float, deadline: Deadline | None = None) -> Any:
         """Put a request to the ranks and wait for the reply.
 
-        Returns:
-            The reply, or a `Failure`, after which the ranks are gone; the next call starts others.
+        After a `Failure` the ranks are gone; the next call starts others.
 
         Raises:
             AutotuneError: the ranks do not start.
@@ -284,11 +283,7 @@ class _Started:
 
 
 def _heard(channel: Channel, timeout_s: float, deadline: Deadline) -> bytes | None:
-    """The encoded reply; None where there is none within so many seconds.
-
-    Raises:
-        OutOfTimeError: the run is over before that.
-    """
+    """The encoded reply; None after so many seconds, an OutOfTimeError after the run."""
     until = time.monotonic() + timeout_s
     while (content := channel.replied(min(LOOK_S, until - time.monotonic()))) is None:
         if deadline.over:

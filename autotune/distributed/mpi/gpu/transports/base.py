@@ -10,14 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from numpy.typing import NDArray
+
+from autotune.distributed.mpi.gpu.memory import GpuMemory
 from autotune.distributed.mpi.gpu.order import span_of
+from autotune.gpu.matrix import DeviceMatrix
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-    from numpy.typing import NDArray
-
-    from autotune.distributed.mpi.gpu.memory import GpuMemory
-    from autotune.gpu.matrix import DeviceMatrix
 
 PIECE_BYTES = 8 << 20
 """A broadcast by the host goes in pieces: while one is sent, the next is copied from the GPU, and

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from autotune.distributed.mpi.gpu.memory import GpuMemory
+from autotune.distributed.mpi.gpu.order import Collective
 from autotune.distributed.mpi.gpu.transports.base import Communicator, Request, summand
+from autotune.gpu.matrix import Bytes, DeviceMatrix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from mpi4py.MPI import Intracomm
-
-    from autotune.distributed.mpi.gpu.memory import GpuMemory
-    from autotune.distributed.mpi.gpu.order import Collective
-    from autotune.gpu.matrix import Bytes, DeviceMatrix
 
 
 class Nccl(Communicator):

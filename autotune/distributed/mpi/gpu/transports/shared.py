@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.core.errors import LaunchError
+from autotune.distributed.mpi.gpu.memory import GpuMemory
 from autotune.distributed.mpi.gpu.order import span_of
 from autotune.distributed.mpi.gpu.transports.base import Communicator, Request, summand
+from autotune.gpu.matrix import DeviceMatrix
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
-    from numpy.typing import NDArray
-
-    from autotune.distributed.mpi.gpu.memory import GpuMemory
-    from autotune.gpu.matrix import DeviceMatrix
 
 _STEP = 1 << 20
 """Bytes for a rank are allocated in multiples of this, so that near sizes share memory."""
