@@ -20,6 +20,7 @@ from autotune.core.device import DeviceLimits
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.paths import CacheLocations
+from autotune.distributed.checks import check_beta
 from autotune.distributed.grid import Block
 from autotune.distributed.hybrid.machine import HybridProgram, Plan, machine_with, make_plan
 from autotune.distributed.machine.interface import LocalKernel
@@ -203,10 +204,7 @@ class HybridCall:
                 c = check_operands(self._problem, (a, b), out, {"beta": beta})
                 self.plan.from_host(_rows(a), _rows(b), c, alpha, beta)
                 return c
-            if out is None and beta != 0:
-                raise OperandError(
-                    f"beta = {beta} scales what out holds: pass out=, or use beta = 0"
-                )
+            check_beta(beta, out)
             if self._operands == "device":
                 return self._from_device(a, b, out, alpha, beta)
             return self._on_blocks(a, b, out, alpha, beta)

@@ -9,7 +9,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
-from autotune.distributed.named import check_layout, described_gpu
+from autotune.distributed.checks import check_layout, described_gpu
 from autotune.operations.problem import only_gemm
 from autotune.serving.reports import Doctor
 from autotune.serving.target import Option, Placement, Target

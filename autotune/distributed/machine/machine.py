@@ -1,4 +1,4 @@
-"""GPUs and what is done with them: memory, streams, events, copies and products."""
+"""GPUs of this host: their memory, streams, events, copies and products."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class GpuMachine:
         return DeviceMatrix(device, address, (rows, columns), (stride, 1), self._dtype)
 
     def allocate(self, device: int, size: int) -> Memory:
-        """Bytes of a GPU's memory, which live as long as what is returned."""
+        """Bytes of a GPU's memory, which live as long as the returned object."""
         with activated(device):
             return self._driver.allocate(max(1, size))
 

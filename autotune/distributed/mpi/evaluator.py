@@ -124,7 +124,7 @@ class MpiBackend(Backend):
         return Prepared(MpiProgram(source, family.name, local))
 
     def ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
-        """The ranks' reply, or a `Failure`; ranks that do not know the problem are told it."""
+        """The ranks' reply, or a `Failure`; ranks without the problem are given it first."""
         reply = self._ask(request, timeout_s, run)
         if isinstance(reply, Refused):
             # Ranks that were lost between two requests have been started anew, without a word.
@@ -150,7 +150,7 @@ class MpiBackend(Backend):
         self._ranks.close()
 
     def _ask(self, request: Request, timeout_s: float, run: Deadline) -> Any:
-        """The reply of ranks, which refuse requests before they have heard of the problem."""
+        """The reply of ranks, which refuse requests before they have the problem."""
         if not self._is_set_up:
             # Operands and references of a large problem take their time.
             begun_s = run.elapsed_s

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -13,12 +12,11 @@ from autotune.core import session
 from autotune.core.check import Check, Status, attempt
 from autotune.core.deadline import Deadline
 from autotune.core.device import Device, DeviceFingerprint
-from autotune.core.errors import MissingDependencyError, OutOfTimeError
+from autotune.core.errors import OutOfTimeError
 from autotune.core.installing import install_hint
-from autotune.core.interpreter import python
 from autotune.core.limits import MpiLimits
 from autotune.distributed.mpi.messages import RankSet
-from autotune.distributed.mpi.mpiexec import find_mpiexec, parse_library
+from autotune.distributed.mpi.mpiexec import ask_apart, find_mpiexec, parse_library
 from autotune.distributed.mpi.patience import VARIABLE, patience_s
 from autotune.distributed.mpi.processes import SIZE_NAMES, number_in
 from autotune.serving.examining import Apart
@@ -81,27 +79,13 @@ def expected(ranks: int, cores: int) -> RankSet:
 
 @session.cached()
 def _library_version() -> str:
-    """The MPI library's own words, asked for in a process of its own.
-
-    Importing mpi4py starts MPI, which a program does once, if at all, and as it likes.
-    """
     find_mpiexec()
-    asked = subprocess.run(
-        python(
-            "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
-            "print(MPI.Get_library_version())"
-        ),
-        capture_output=True,
-        text=True,
-        check=False,
+    return ask_apart(
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+        "print(MPI.Get_library_version())",
+        "mpi4py does not find its MPI library",
+        f": {install_hint('mpi')}",
     )
-    if asked.returncode:
-        told = asked.stderr.strip().rpartition("\n")[2]
-        raise MissingDependencyError(
-            f"mpi4py does not find its MPI library ({told[:200]}): {install_hint('mpi')}",
-            name="mpi4py",
-        )
-    return asked.stdout
 
 
 def examine() -> Iterator[Check]:

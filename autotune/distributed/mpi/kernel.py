@@ -12,6 +12,7 @@ from autotune.arrays.device import check_place
 from autotune.arrays.host import check_apart, check_operands, check_plain
 from autotune.arrays.libraries import library_of
 from autotune.core.errors import OperandError
+from autotune.distributed.checks import check_beta
 from autotune.distributed.grid import Block
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.loading import Plan
@@ -121,8 +122,8 @@ class DistributedKernel:
     def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
         dtype = np.dtype(self._problem.dtype)
         shapes = [block.shape for block in self.blocks]
+        check_beta(beta, out)
         if out is None:
-            check_beta(beta)
             out = np.empty(shapes[2], dtype)
         for name, block, shape in zip(("a", "b", "out"), (a, b, out), shapes, strict=True):
             if not isinstance(block, np.ndarray) or block.dtype != dtype or block.shape != shape:
@@ -189,8 +190,8 @@ class GpuDistributedKernel(DistributedKernel):
     def _check_blocks(self, a: Any, b: Any, out: Any, beta: float) -> Any:
         in_a, in_b, in_c = (block.shape for block in self.blocks)
         given = [self._matrix("a", a, in_a), self._matrix("b", b, in_b)]
+        check_beta(beta, out)
         if out is None:
-            check_beta(beta)
             out = library_of(a).empty(a, in_c, self._problem.dtype, None)
         at_c = self._matrix("out", out, in_c)
         device.check_apart(at_c, a=given[0], b=given[1])
@@ -221,12 +222,6 @@ class GpuDistributedKernel(DistributedKernel):
         if own is not None:
             finish(self._ordinal, own)
         return self._gpu.at(address, shape, np.dtype(dtype), (array, found))
-
-
-def check_beta(beta: float) -> None:
-    """Refuse a beta without an output that it scales."""
-    if beta != 0:
-        raise OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")
 
 
 def _describe_fault(fault: Exception | None) -> str:

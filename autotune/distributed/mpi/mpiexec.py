@@ -12,6 +12,7 @@ from pathlib import Path
 
 from autotune.core.errors import AutotuneError, MissingDependencyError
 from autotune.core.installing import install_hint
+from autotune.core.interpreter import python
 from autotune.distributed.mpi.patience import patience_s
 from autotune.measuring.processes import START_TIMEOUT_S
 
@@ -58,6 +59,36 @@ def launch_command(mpiexec: Path, ranks: int) -> list[str]:
     if "Open MPI" in version or "OpenRTE" in version:
         command[1:1] = ["--oversubscribe", "--allow-run-as-root"]
     return command
+
+
+def ask_apart(code: str, failure: str, remedy: str = "", limit_s: float | None = None) -> str:
+    """The output of Python code that imports mpi4py, in a process of its own.
+
+    Importing mpi4py starts MPI, which a program does once, if at all, and as it likes.
+
+    Args:
+        code: the program.
+        failure: the message where it fails, before the last line of its output.
+        remedy: stands after that.
+        limit_s: seconds that it may take.
+
+    Raises:
+        MissingDependencyError: it fails or takes too long.
+    """
+    try:
+        asked = subprocess.run(
+            python(code), capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingDependencyError(
+            f"MPI does not start within {limit_s:g} s: see what `python -c 'import mpi4py.MPI'` "
+            "does",
+            name="mpi4py",
+        ) from None
+    if asked.returncode:
+        last = asked.stderr.strip().rpartition("\n")[2]
+        raise MissingDependencyError(f"{failure} ({last[:200]}){remedy}", name="mpi4py")
+    return asked.stdout
 
 
 def parse_library(text: str) -> tuple[str, str, str]:

@@ -12,7 +12,7 @@ from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
 from autotune.core.processors import affinity_count, usable_processors
 from autotune.core.suggestions import must_be
-from autotune.distributed.named import check_layout, described_gpu
+from autotune.distributed.checks import check_layout, described_gpu
 from autotune.serving.reports import Doctor, Estimates
 from autotune.serving.target import Joined, Option, Placement, Target
 
@@ -149,16 +149,19 @@ class MpiTarget(Target):
         """The number of ranks; those of several nodes are started by the user's mpiexec."""
         fields = fingerprint.fields
         ranks, on_gpus = int(fields["ranks"]), "gpus" in fields
-        told = {"local": "cuda"} if on_gpus else {}
+        options = {"local": "cuda"} if on_gpus else {}
         if fields["operands"] != "root":
-            told["operands"] = str(fields["operands"])
+            options["operands"] = str(fields["operands"])
         across = int(fields["nodes"]) > 1
         return Placement(
-            options={"ranks": ranks, **told},
+            options={"ranks": ranks, **options},
             device=fingerprint.name.partition(" on ")[2] if on_gpus else None,
             launcher=("mpiexec", "-n", str(ranks)) if across else (),
             replaced=frozenset({"ranks"}) if across else frozenset(),
-            arguments=(("comm", "comm"), *((name, f'"{value}"') for name, value in told.items())),
+            arguments=(
+                ("comm", "comm"),
+                *((name, f'"{value}"') for name, value in options.items()),
+            ),
             comment=f"on {ranks} ranks, comm their communicator",
         )
 

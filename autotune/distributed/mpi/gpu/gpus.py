@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import json
 import re
-import subprocess
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from autotune.core import session
 from autotune.core.device import Device
-from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
-from autotune.core.interpreter import python
+from autotune.core.errors import AutotuneError, InputError
 from autotune.distributed.mpi.gpu.cuda import Gpu
 from autotune.distributed.mpi.messages import GpuSet
+from autotune.distributed.mpi.mpiexec import ask_apart
 from autotune.distributed.mpi.patience import patience_s
 from autotune.distributed.mpi.processes import mapped_files
 
@@ -83,11 +82,11 @@ def take_gpu(comm: Intracomm) -> Gpu:
         except AutotuneError as refused:
             error = refused
     mine = (MPI.Get_processor_name(), "" if _taken is None else _taken.bus)
-    told = comm.allgather((error, mine))
-    for fault, _ in told:
+    answers = comm.allgather((error, mine))
+    for fault, _ in answers:
         if fault is not None:
             raise fault
-    buses = [where for _, where in told]
+    buses = [where for _, where in answers]
     here = [bus for name, bus in buses if name == mine[0]]
     if len(set(buses)) < len(buses):
         raise InputError(too_few(len(here), len(set(here))))
@@ -103,15 +102,15 @@ def describe_gpus(comm: Intracomm) -> GpuSet:
         MissingDependencyError: a package or the driver is missing.
     """
     gpu = take_gpu(comm)
-    told = comm.allgather((gpu.name, takes_gpu_memory(), has_nccl()))
-    names = sorted({name for name, _, _ in told})
+    answers = comm.allgather((gpu.name, takes_gpu_memory(), has_nccl()))
+    names = sorted({name for name, _, _ in answers})
     if len(names) > 1:
         raise InputError(f"the ranks' GPUs must be alike, got {', '.join(names)}")
     return GpuSet(
         name=names[0],
         count=comm.size,
-        cuda_aware=all(aware for _, aware, _ in told),
-        nccl=all(nccl for _, _, nccl in told),
+        cuda_aware=all(aware for _, aware, _ in answers),
+        nccl=all(nccl for _, _, nccl in answers),
     )
 
 
@@ -147,27 +146,11 @@ def has_nccl() -> bool:
 @session.cached()
 def _abilities() -> tuple[bool, bool]:
     """`takes_gpu_memory` and `has_nccl`, asked in a process of its own, which starts MPI."""
-    limit_s = patience_s()
-    try:
-        asked = subprocess.run(
-            python(
-                "import json; from mpi4py import MPI; "
-                "from autotune.distributed.mpi.gpu import gpus; "
-                "print(json.dumps([gpus.takes_gpu_memory(), gpus.has_nccl()]))"
-            ),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=limit_s,
-        )
-    except subprocess.TimeoutExpired:
-        raise MissingDependencyError(
-            f"MPI does not start within {limit_s:g} s: see what `python -c 'import mpi4py.MPI'` "
-            "does",
-            name="mpi4py",
-        ) from None
-    if asked.returncode:
-        told = asked.stderr.strip().rpartition("\n")[2]
-        raise MissingDependencyError(f"MPI does not start ({told[:200]})", name="mpi4py")
-    aware, nccl = json.loads(asked.stdout.strip().rpartition("\n")[2])
+    output = ask_apart(
+        "import json; from mpi4py import MPI; from autotune.distributed.mpi.gpu import gpus; "
+        "print(json.dumps([gpus.takes_gpu_memory(), gpus.has_nccl()]))",
+        "MPI does not start",
+        limit_s=patience_s(),
+    )
+    aware, nccl = json.loads(output.strip().rpartition("\n")[2])
     return aware, nccl

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _Loaded = TypeVar("_Loaded", "MakePlan", "GpuRank")
 
 COMPILING = 5.0
-"""How often the usual time ranks wait for each other where each compiles a kernel."""
+"""A factor of the time that ranks wait for each other, where each compiles a kernel."""
 
 _TAG_BELOW_MAXIMUM = 7
 """The roll's tag is so far below the largest: on a user's communicator it is nobody else's."""
@@ -101,10 +101,10 @@ def check_same(comm: Intracomm, **arguments: object) -> None:
     Raises:
         OperandError: they do not, on every rank; the message names the first that differs.
     """
-    told = comm.allgather(arguments)
-    for rank, other in enumerate(told):
-        for name in {**told[0], **other}:
-            mine, theirs = told[0].get(name), other.get(name)
+    passed = comm.allgather(arguments)
+    for rank, other in enumerate(passed):
+        for name in {**passed[0], **other}:
+            mine, theirs = passed[0].get(name), other.get(name)
             if theirs != mine and (theirs == theirs or mine == mine):  # NaN is not itself
                 raise OperandError(
                     f"all ranks must pass the same {name}: rank 0 passes {mine!r}, "
@@ -171,7 +171,7 @@ def say_gone(comm: Intracomm, reason: str) -> None:
 
 
 def end_all(comm: Intracomm, line: str) -> NoReturn:
-    """Say what is wrong and end every rank, also those that are stopped or hang."""
+    """Print a line and end every rank, also those that are stopped or hang."""
     print(f"autotune: {line}", file=sys.stderr, flush=True)
     unlink(mapped(["self"]))
     comm.Abort(1)
@@ -184,7 +184,7 @@ def _wait_long(comm: Intracomm, request: Request, waiting: Waiting, waits: _Wait
     grace_s = min(5.0, max(1.0, waiting.limit_s / 4))
     while not request.Test():
         seconds = waited.look()
-        _hear(comm, waits)
+        _receive(comm, waits)
         present = waits.present()
         if called_s is None and (seconds > waiting.limit_s or present or waits.ended()):
             called_s = seconds
@@ -198,7 +198,7 @@ def _wait_long(comm: Intracomm, request: Request, waiting: Waiting, waits: _Wait
         time.sleep(min(_NAP_S, _NAP_SHARE * seconds))
 
 
-def _hear(comm: Intracomm, waits: _Waits) -> None:
+def _receive(comm: Intracomm, waits: _Waits) -> None:
     """Take in messages of others."""
     from mpi4py import MPI
 
@@ -258,7 +258,7 @@ def _send(comm: Intracomm, message: Any) -> None:
 
 
 def _waits(comm: Intracomm) -> _Waits:
-    """Those of a communicator, whoever made this handle of it; a duplicate has its own."""
+    """The waits of a communicator, by any handle of it; a duplicate has its own."""
     waits = comm.Get_attr(_key())
     if not isinstance(waits, _Waits):
         waits = _Waits()

@@ -35,7 +35,7 @@ class Block(Protocol):
         """Store a block; all around it becomes guard."""
 
     def read(self) -> tuple[Matrix, bool]:
-        """The block on the host, and True if the guards are what they were."""
+        """The block on the host, and True if the guards are intact."""
 
 
 class _HostBlock:

@@ -69,7 +69,7 @@ class Session:
         self._trials: Trials | None = None
 
     def handle(self, request: Request) -> object:
-        """Do what is asked; the answer is what rank 0 returns."""
+        """Handle a request; rank 0 returns the answer."""
         if isinstance(request, Setup):
             self._trials = Trials(MpiRig(self._comm, request), request.effort)
             return None

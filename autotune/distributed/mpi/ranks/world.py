@@ -38,8 +38,8 @@ _LAUNCH = (
     "import ctypes, os, sys; sys.platform == 'linux' and ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); "
     "os.getppid() == int(sys.argv[1]) or os._exit(1); os.execv(sys.argv[2], sys.argv[2:])"
 )
-# A rank dies with what started it, from before it imports anything. What it says it writes to the
-# file itself: mpiexec, which would pass it on, may end before it has read all. (A batch system's
+# A rank dies with its starter, from before it imports anything. It writes its output to the file
+# itself: mpiexec, which would pass it on, may end before it has read all. (A batch system's
 # may have put the rank on another machine, where there is no such file.)
 _RANK = (
     "import ctypes, os; address, printed, kind = sys.argv[1:]; "
@@ -72,7 +72,7 @@ class Ranks(Protocol):
 class World(Closing):
     """Ranks of this machine under one mpiexec, started when first needed.
 
-    Rank 0 listens to this process and passes on what it hears; between requests all ranks sleep.
+    Rank 0 passes requests of this process on; between requests all ranks sleep.
     A request that is not answered in time, or that a rank does not survive, costs the whole set,
     and the next one starts another. No process outlives this one, however it ends.
 
@@ -140,7 +140,7 @@ class World(Closing):
         assert started is not None
         try:
             started.channel.ask(request)
-            content = _heard(started.channel, timeout_s, run)
+            content = _await_reply(started.channel, timeout_s, run)
             if content is None:
                 self.close(grace_s=0)
                 limit = f"no result from {self._ranks} ranks within {timeout_s:g} s: killed"
@@ -250,8 +250,8 @@ class _Started:
         if (code := self.process.poll()) is None:
             return "the connection to rank 0 broke and the others hung"
         signalled = [line.strip() for line in lines if "SIGNAL" in line.upper()]
-        told = (signalled or lines or [""])[-1]
-        return f"a rank was lost, mpiexec ended with {code}: {told[:200]}".rstrip(": ")
+        last = (signalled or lines or [""])[-1]
+        return f"a rank was lost, mpiexec ended with {code}: {last[:200]}".rstrip(": ")
 
     def _accept(self, listener: socket.socket, run: Deadline) -> Channel:
         listener.settimeout(LOOK_S)
@@ -273,7 +273,7 @@ class _Started:
         """The ranks' description of themselves, once they have started."""
         try:
             self.channel.ask(None)
-            content = _heard(self.channel, max(0.0, self._until - time.monotonic()), run)
+            content = _await_reply(self.channel, max(0.0, self._until - time.monotonic()), run)
             if content is not None:
                 described: RankSet = decode(content, RankSet)
                 return described
@@ -282,7 +282,7 @@ class _Started:
         raise NotStartedError(f"nothing heard from rank 0 within {self._limit_s:g} s of its start")
 
 
-def _heard(channel: Channel, timeout_s: float, deadline: Deadline) -> bytes | None:
+def _await_reply(channel: Channel, timeout_s: float, deadline: Deadline) -> bytes | None:
     """The encoded reply; None after so many seconds, an OutOfTimeError after the run."""
     until = time.monotonic() + timeout_s
     while (content := channel.replied(min(LOOK_S, until - time.monotonic()))) is None:

@@ -115,7 +115,7 @@ class Shared(Communicator):
         return slot
 
     def _add(self, copy: NDArray[Any], total: DeviceMatrix) -> None:
-        """Add what another rank has put there."""
+        """Add the matrix of another rank."""
         if total.shape not in self._others:
             self._others[total.shape] = self.gpu.empty(total.shape, total.dtype)
         other = self._others[total.shape]
@@ -123,7 +123,7 @@ class Shared(Communicator):
         self.gpu.add(other, total, 1.0)
 
     def _meet(self, slot: _Slot) -> None:
-        """Wait until all ranks have put there what they were to."""
+        """Wait until all ranks have put their matrices there."""
         self.settle(slot.memory)
         slot.window.Fence()
 

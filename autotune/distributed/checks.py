@@ -1,9 +1,9 @@
-"""Checks that targets of several GPUs or ranks make of a problem and of a device's name."""
+"""Checks of arguments that targets of several GPUs and of ranks have in common."""
 
 from __future__ import annotations
 
 from autotune.core.device import Device
-from autotune.core.errors import InputError
+from autotune.core.errors import InputError, OperandError
 from autotune.operations.problem import Problem, only_gemm
 
 
@@ -13,6 +13,12 @@ def check_layout(problem: Problem | None, target: str) -> None:
         raise InputError(
             f"layout must be nn on target {target}, got {problem.label}: transpose the operands"
         )
+
+
+def check_beta(beta: float, out: object) -> None:
+    """Refuse a beta without an output that it scales."""
+    if out is None and beta != 0:
+        raise OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")
 
 
 def described_gpu(name: int | str, which: str) -> Device:
