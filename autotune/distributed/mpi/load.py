@@ -143,9 +143,9 @@ def _communicators() -> Iterator[None]:
     try:
         yield
     except MPI.Exception as error:
-        told = error.Get_error_string().strip().rpartition("\n")[2]
+        text = error.Get_error_string().strip().rpartition("\n")[2]
         raise InputError(
-            f"MPI gives no communicator ({told}): every kernel of target mpi keeps some until its "
+            f"MPI gives no communicator ({text}): every kernel of target mpi keeps some until its "
             "free() is called: free those that are done with"
         ) from error
 

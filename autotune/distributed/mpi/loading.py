@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.cpu.kernel import CpuKernel
-from autotune.distributed.mpi.gpu.cuda import Gpu
 from autotune.distributed.mpi.gpu.gpus import take_gpu
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.messages import GpuProduct, MpiProgram
@@ -17,6 +16,8 @@ from autotune.operations.references import Matrix
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+
+    from autotune.distributed.mpi.gpu.cuda import Gpu
 
 
 class Plan(Protocol):
@@ -59,9 +60,7 @@ class MakePlan:
 
 
 def load_program(program: MpiProgram, programs: ProgramCache, comm: Intracomm) -> MakePlan:
-    """Load a program on this rank.
-
-    All ranks of the communicator load it.
+    """Load a program on this rank, as all ranks of the communicator do.
 
     Raises:
         InputError: it is for GPUs, and the ranks do not have one each; on every rank.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from autotune.core import session
 from autotune.core.device import Device
 from autotune.core.errors import AutotuneError, InputError
-from autotune.distributed.mpi.gpu.cuda import Gpu
 from autotune.distributed.mpi.messages import GpuSet
 from autotune.distributed.mpi.mpiexec import ask_apart
 from autotune.distributed.mpi.patience import patience_s
@@ -19,6 +18,8 @@ from autotune.distributed.mpi.processes import mapped_files
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+
+    from autotune.distributed.mpi.gpu.cuda import Gpu
 
 _taken: Gpu | None = None
 
@@ -65,8 +66,6 @@ def take_gpu(comm: Intracomm) -> Gpu:
     """
     global _taken
     from mpi4py import MPI
-
-    from autotune.distributed.mpi.gpu.cuda import Gpu
 
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     place, neighbours = node.rank, node.size

@@ -25,7 +25,7 @@ from autotune.distributed.mpi.processes import local_ranks, mapped, named_ranks,
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request
 
-_Loaded = TypeVar("_Loaded", "MakePlan", "GpuRank")
+_Loaded = TypeVar("_Loaded", MakePlan, GpuRank)
 
 COMPILING = 5.0
 """A factor of the time that ranks wait for each other, where each compiles a kernel."""
@@ -112,13 +112,6 @@ def check_same(comm: Intracomm, **arguments: object) -> None:
                 )
 
 
-def share_error(comm: Intracomm, error: AutotuneError | None) -> None:
-    """Raise on every rank the first error of any."""
-    for found in comm.allgather(error):
-        if found is not None:
-            raise found
-
-
 def load_on_all(comm: Intracomm, load: Callable[[], _Loaded], *, name: str = "") -> _Loaded:
     """Load something on every rank; the first error of any is raised on all, and nothing stays.
 
@@ -134,12 +127,11 @@ def load_on_all(comm: Intracomm, load: Callable[[], _Loaded], *, name: str = "")
         error = refused
     if name:
         meet(comm, name, patience=COMPILING)
-    try:
-        share_error(comm, error)
-    except AutotuneError:
-        if loaded is not None:
-            loaded.close()
-        raise
+    for fault in comm.allgather(error):
+        if fault is not None:
+            if loaded is not None:
+                loaded.close()
+            raise fault
     assert loaded is not None
     return loaded
 

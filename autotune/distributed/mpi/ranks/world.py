@@ -72,9 +72,9 @@ class Ranks(Protocol):
 class World(Closing):
     """Ranks of this machine under one mpiexec, started when first needed.
 
-    Rank 0 passes requests of this process on; between requests all ranks sleep.
-    A request that is not answered in time, or that a rank does not survive, costs the whole set,
-    and the next one starts another. No process outlives this one, however it ends.
+    Rank 0 passes requests of this process on; between requests all ranks sleep. A request that is
+    not answered in time, or that a rank does not survive, costs the whole set, and the next one
+    starts another. No process outlives this one, however it ends.
 
     On Linux the ranks also die with the *thread* that started them (the kernel's rule for
     PR_SET_PDEATHSIG), so a world belongs to one thread.
@@ -225,7 +225,7 @@ class _Started:
                 resources.callback(_kill, self.process)
                 self.channel = self._accept(listener, run)
             resources.callback(self.channel.close)
-            self.described = self._hear(run)
+            self.described = self._await_description(run)
         except BaseException:
             self._finalizer()
             raise
@@ -269,7 +269,7 @@ class _Started:
             f"{VARIABLE}"
         )
 
-    def _hear(self, run: Deadline) -> RankSet:
+    def _await_description(self, run: Deadline) -> RankSet:
         """The ranks' description of themselves, once they have started."""
         try:
             self.channel.ask(None)
@@ -294,7 +294,7 @@ def _await_reply(channel: Channel, timeout_s: float, deadline: Deadline) -> byte
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End mpiexec and all that it started, also what is stopped or has just been started."""
+    """End mpiexec and all processes below it, also stopped ones and those that just started."""
     if process.poll() is not None:
         return
     family = [one.pid for one in descendants(process.pid, processes())]
