@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.device import Device
-    from autotune.distributed.hybrid.evaluator import ChooseLocal
+    from autotune.distributed.hybrid.machine import ChooseLocal
     from autotune.operations.verification import ProductCheck
 
 PROBLEM = Gemm(40, 30, 50)

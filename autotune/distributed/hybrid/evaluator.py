@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
-from autotune.distributed.hybrid.machine import HybridProgram
+from autotune.distributed.hybrid.machine import ChooseLocal, emit_program
 from autotune.distributed.hybrid.rig import Setup, measurement_worker
-from autotune.distributed.machine.interface import LocalKernel
-from autotune.families.local import local_problem
-from autotune.families.rendering import render
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.effort import Report, Work
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.measuring.messages import Reply
 from autotune.measuring.sharing import SharedWorker, Subjects
 from autotune.operations.problem import Gemm, only_gemm
-
-ChooseLocal: TypeAlias = Callable[[Gemm], LocalKernel]
-"""The kernel that a GPU multiplies its part of a problem with."""
 
 DEFAULT_EFFORT = Effort(budget_s=0.5, timeout_s=60.0, finals_s=5.0)
 
@@ -80,8 +73,6 @@ class HybridBackend(WorkerBackend):
 
     def prepared(self, candidate: Candidate, run: Deadline, report: Report) -> Prepared:
         """A candidate's program, with the kernel within a GPU."""
-        family, configuration = self._work.families[candidate.family], candidate.configuration
-        source = render(family, configuration, dtype=self._problem.dtype)
-        limits = self._work.device.limits
-        wanted = local_problem(family, configuration, self._problem, limits)
-        return Prepared(HybridProgram(source, family.name, self._choose_local(wanted)))
+        family, limits = self._work.families[candidate.family], self._work.device.limits
+        chosen = candidate.configuration
+        return Prepared(emit_program(family, chosen, self._problem, limits, self._choose_local))

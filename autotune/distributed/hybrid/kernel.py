@@ -22,13 +22,11 @@ from autotune.core.errors import OperandError
 from autotune.core.paths import CacheLocations
 from autotune.distributed.checks import check_beta
 from autotune.distributed.grid import Block
-from autotune.distributed.hybrid.machine import HybridProgram, Plan, machine_with, make_plan
+from autotune.distributed.hybrid.machine import Plan, emit_program, machine_with, make_plan
 from autotune.distributed.machine.interface import LocalKernel
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.families.family import KernelFamily
-from autotune.families.local import local_problem
 from autotune.families.program_cache import ProgramCache
-from autotune.families.rendering import render
 from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.driver import finish
 from autotune.gpu.matrix import DeviceMatrix, check_apart
@@ -81,14 +79,15 @@ def bind(
     programs: ProgramCache,
 ) -> HybridCall:
     """A candidate as a callable, on operands that are where `operands` says."""
-    source = render(family, candidate.configuration, dtype=problem.dtype)
-    wanted = local_problem(family, candidate.configuration, problem, limits)
-    local = choose_local(wanted, programs)
-    program = HybridProgram(source, family.name, local)
+
+    def choose(wanted: Gemm) -> LocalKernel:
+        return choose_local(wanted, programs)
+
+    program = emit_program(family, candidate.configuration, problem, limits, choose)
     devices = limits.names()["gpus"]
 
     def plan(resources: contextlib.ExitStack) -> Plan:
-        machine = resources.enter_context(machine_with(local, devices, programs))
+        machine = resources.enter_context(machine_with(program.local, devices, programs))
         return make_plan(program, machine, programs, problem.m, problem.n, problem.k)
 
     return HybridCall(problem, operands, plan, look_at, allocate)

@@ -5,19 +5,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
+from autotune.core.configuration import Configuration
+from autotune.core.device import DeviceLimits
 from autotune.distributed.grid import Span
 from autotune.distributed.machine.interface import Enqueues, LocalKernel
 from autotune.distributed.machine.machine import GpuMachine
 from autotune.distributed.machine.products import Products
+from autotune.families.family import KernelFamily
+from autotune.families.local import local_problem
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
-from autotune.families.rendering import Source
+from autotune.families.rendering import Source, render
 from autotune.gpu.matrix import DeviceMatrix
+from autotune.operations.problem import Gemm
 from autotune.operations.references import Matrix
+
+ChooseLocal: TypeAlias = Callable[[Gemm], LocalKernel]
+"""The kernel that a GPU multiplies its part of a problem with."""
 
 
 class Machine(Enqueues, Protocol):
@@ -90,6 +98,19 @@ class HybridProgram:
     def digest(self) -> str:
         """Its source's, from which the kernel within a GPU follows."""
         return self.source.digest
+
+
+def emit_program(
+    family: KernelFamily,
+    configuration: Configuration,
+    problem: Gemm,
+    limits: DeviceLimits,
+    choose_local: ChooseLocal,
+) -> HybridProgram:
+    """A candidate's program for some GPUs, with the kernel that is chosen for each of them."""
+    source = render(family, configuration, dtype=problem.dtype)
+    wanted = local_problem(family, configuration, problem, limits)
+    return HybridProgram(source, family.name, choose_local(wanted))
 
 
 def machine_with(local: LocalKernel, devices: int, programs: ProgramCache) -> GpuMachine:
