@@ -67,6 +67,8 @@ def take_gpu(comm: Intracomm) -> Gpu:
     global _taken
     from mpi4py import MPI
 
+    from autotune.distributed.mpi.gpu import cuda
+
     node = comm.Split_type(MPI.COMM_TYPE_SHARED)
     place, neighbours = node.rank, node.size
     node.Free()
@@ -77,7 +79,7 @@ def take_gpu(comm: Intracomm) -> Gpu:
             # A scheduler may show every rank one GPU, its own.
             if visible < neighbours and visible > 1:
                 raise InputError(too_few(neighbours, visible))
-            _taken = Gpu(place % visible)
+            _taken = cuda.Gpu(place % visible)
         except AutotuneError as refused:
             error = refused
     mine = (MPI.Get_processor_name(), "" if _taken is None else _taken.bus)
