@@ -115,10 +115,7 @@ def stored_rows(
 ) -> list[dict[str, Any]]:
     """The two marks of every study whose record's winner is among its trials.
 
-    Args:
-        studies: those of the chart.
-        place: where a trial stands across; None where it is not in the chart.
-        height: what the chart shows of a trial that took so many seconds.
+    A trial stands across at its `place`, or is not in the chart; its `height` is of its seconds.
     """
     found: list[dict[str, Any]] = []
     for study in studies:
@@ -227,13 +224,9 @@ def contenders(study: Study, measure: Measure) -> Spec:
 def shares(
     rows: Sequence[Mapping[str, Any]], order: Sequence[str], colors: Sequence[str], title: str
 ) -> Spec:
-    """Stacked bars, one a study.
+    """Stacked bars, one a study `s`, of parts `k` with amounts `v`.
 
-    Args:
-        rows: have the study `s`, the part `k` and its amount `v`.
-        order: of the parts.
-        colors: all parts, in the order of the page's colours.
-        title: of the axis.
+    `colors` are all parts in the order of the page's colours.
     """
     parts, studies = {row["k"] for row in rows}, {row["s"] for row in rows}
     known = [part for part in order if part in parts]

@@ -117,21 +117,13 @@ def spent(study: Study) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class FamilyTime:
-    """Seconds that the trials of one family took; None where they were not kept.
-
-    Attributes:
-        family: its name.
-        trials: how many there were.
-        compile_s: of all compiler processes together.
-        trial_s: of verifying and timing.
-        timed_s: of that, the calls behind the medians.
-    """
+    """Seconds that the trials of one family took; None where they were not kept."""
 
     family: str
     trials: int
-    compile_s: float | None
-    trial_s: float | None
-    timed_s: float
+    compile_s: float | None  # of all compiler processes together
+    trial_s: float | None  # of verifying and timing
+    timed_s: float  # of that, the calls behind the medians
 
 
 def family_times(study: Study) -> list[FamilyTime]:

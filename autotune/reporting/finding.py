@@ -33,12 +33,9 @@ _ID = re.compile("[0-9a-f]{4,12}")
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """Finds studies.
+    """Finds studies in a cache, and in an Optuna database by URL or the journals beside it.
 
-    Attributes:
-        place: the cache whose studies, measurements and records are looked at.
-        storage: an Optuna database URL; None for the journals beside the cache.
-        extra_families: folders with families of the user's own.
+    `extra_families` are folders with families of the user's own.
     """
 
     place: CacheLocations
@@ -65,10 +62,7 @@ class Finder:
         ]
 
     def find(self, given: str) -> Study:
-        """The study of that name, the one behind a record, or what a file holds.
-
-        Args:
-            given: a study's name, the path of a recorded file, or the beginning of a record's id.
+        """The study of that name, in that recorded file, or behind the record of that id.
 
         Raises:
             UnknownNameError: there is none; the message has a near name.

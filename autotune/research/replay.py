@@ -147,9 +147,9 @@ def summarise(
 
     Args:
         values: of the recorded space, by row; NaN where a configuration failed.
-        runs: the rows that each run evaluated, in order, each at most once.
-        budget: evaluations that each run had, at most as many as there are rows.
-        cpu_s: seconds of CPU time that each run's sampler took.
+        runs: the rows that every run evaluated, in order, none twice.
+        budget: evaluations of a run, at most as many as there are rows.
+        cpu_s: seconds of CPU time that the runs' samplers took.
     """
     fractions = np.nanmin(values) / np.stack([best_so_far(values, rows, budget) for rows in runs])
     low, median, high = np.percentile(fractions, [BAND[0], 50, BAND[1]], axis=0)
@@ -181,7 +181,7 @@ def _room(
 
 
 def _first_reaching(fractions: NDArray[np.float64], share: float) -> NDArray[np.float64]:
-    """Evaluations until each run has this share of the optimum's speed; infinite where never."""
+    """Evaluations until the runs have this share of the optimum's speed; infinite where never."""
     reached = fractions >= share
     return np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf)
 

@@ -72,11 +72,11 @@ class StoredStudy:
 
     Attributes:
         name: the study's name.
-        subject: what its trials are of, see `Subject`; empty where it does not say.
+        subject: the key of its `Subject`; empty where it does not say.
         space: the digest of its space.
         families: names of the families of which there are valid configurations, as far as trials
             tell; none for a space of one kernel.
-        runs: what was noted of the runs that made it, oldest first.
+        runs: notes of the runs that made it, oldest first.
         trials: all of them, by number.
     """
 
@@ -164,10 +164,7 @@ def trial_record(trial: FrozenTrial, candidate: PointT | None) -> TrialRecord[Po
 def read_study(name: str, storage: str | None, folder: Path) -> StoredStudy | None:
     """The study of that name; None where there is none. Nothing is proposed, claimed or written.
 
-    Args:
-        name: the study's name.
-        storage: an Optuna database URL; None for a journal file in `folder`.
-        folder: where journal files are kept.
+    It is in an Optuna database by URL, or for None in a journal file in `folder`.
 
     Raises:
         StudyError: the storage cannot be read.

@@ -101,12 +101,9 @@ _DAMAGED = (
 
 
 def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
-    """Open the storage of a study.
+    """Open the storage of a study: a database URL such as `sqlite:///studies.db`, or a journal.
 
-    Args:
-        url: a database URL such as `sqlite:///studies.db`; None for a journal file.
-        name: the study's name, which gives the journal file its own.
-        folder: where journal files are kept; created when missing.
+    Journal files are named by the study and kept in `folder`, which is created when missing.
 
     Raises:
         StudyError: a name that is no text, a URL that cannot be opened, or a file that is not a

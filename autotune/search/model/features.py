@@ -240,25 +240,18 @@ _COMPILING = 8.0
 
 
 def log_costs(points: Points, begun: Points, compiled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Logarithm of what a trial of each point costs, given which trials have begun.
+    """Logarithm of the cost of a trial of every point, shape (points,).
 
     Improvement is to be had per second, not per trial (Snoek, Larochelle and Adams, "Practical
-    Bayesian optimization of machine learning algorithms", 2012).
-
-    Args:
-        points: the candidates.
-        begun: what was run or is running; its programs are compiled.
-        compiled: see `FeatureMap.compiled`.
-
-    Returns:
-        Shape (points,).
+    Bayesian optimization of machine learning algorithms", 2012). Programs of the `begun` points
+    are compiled; see `FeatureMap.compiled` for the parameters that make a program.
     """
     known = np.isin(_programs(points, compiled), _programs(begun, compiled))
     return np.where(known, np.float32(0), np.float32(math.log(_COMPILING)))
 
 
 def _programs(points: Points, compiled: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """A number for each point, equal for those that are the same program."""
+    """Numbers of points, equal for those that are the same program."""
     levels = points.levels[compiled].astype(np.uint64)
     # Sums of random multiples, modulo 2^64: two programs share one by an accident of 1 in 10^19.
     weights = np.random.default_rng(0).integers(2**64, size=len(levels), dtype=np.uint64)

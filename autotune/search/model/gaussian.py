@@ -56,15 +56,11 @@ class Kernel:
     What a prior expects enters linearly, with a weight that is normally distributed, so that
     observations can overrule it.
 
-    Attributes:
-        scales: one over the length scale, for each column of the features.
-        signal: variance of the smooth part.
-        effects: variance of the effects.
-        noise: variance of what is measured around them.
-        weight: expected weight of a prior.
+    The signal, the effects and the noise around them are variances; the weight is a prior's
+    expected one.
     """
 
-    scales: NDArray[np.float64]
+    scales: NDArray[np.float64]  # one over the length scale, by column of the features
     signal: float
     effects: float
     noise: float
@@ -100,7 +96,7 @@ class Kernel:
         return np.asarray(covariance)
 
     def variances(self, points: Scaled) -> NDArray[np.float32]:
-        """Prior variance at each point, without noise."""
+        """Prior variance at the points, without noise."""
         weights = WEIGHT_VARIANCE * np.square(points.expectations).sum(axis=0)
         return np.asarray(weights + np.float32(self.signal + self.effects))
 
@@ -127,11 +123,8 @@ def fit(
     observations alone, not on earlier fits. See Rasmussen and Williams, "Gaussian Processes for
     Machine Learning", section 5.4.
 
-    Args:
-        points: the observed ones.
-        responses: standardised.
-        groups: for each column of the features, the parameter whose length scale it has.
-        weight: expected weight of a prior.
+    Responses are standardised; `groups` are those of the `FeatureMap`, a length scale each;
+    `weight` is the expected weight of a prior.
     """
     from scipy.optimize import minimize
 

@@ -131,11 +131,8 @@ class SuccessModel:
     Failures come of exhausted resources, which are products of powers of parameters: beside the
     kernel's other terms there is one that is linear in the features, so that a limit seen in one
     place holds beyond it. Regression on labels is cheap, and as good a classifier as any here
-    (Rasmussen and Williams, "Gaussian Processes for Machine Learning", section 6.5).
-
-    Args:
-        candidates: where the probability is wanted.
-        groups: for each column of the features, the parameter that it belongs to.
+    (Rasmussen and Williams, "Gaussian Processes for Machine Learning", section 6.5). `groups` are
+    those of the `FeatureMap`.
     """
 
     def __init__(self, candidates: Points, groups: NDArray[np.int64]) -> None:
@@ -219,12 +216,11 @@ class Surrogate:
     state depends on nothing but the observations, however many are told at a time.
 
     Args:
-        candidates: what may be proposed.
+        candidates: the rows that may be proposed.
         success: of these candidates; it may know the first observations already.
-        describe: what the model sees of rows.
-        groups: for each column of the features, the parameter that it belongs to.
-        observed: row and value (None for failures) of every trial up to the last success that
-            counts for the fit.
+        describe: the model's view of rows.
+        groups: those of the `FeatureMap`.
+        observed: row and value (None for failures) up to the last success that is fitted.
     """
 
     def __init__(
