@@ -116,16 +116,7 @@ class GpuTarget(Target):
 
         use(self.vendor)
         _ordinal(work.device)
-        return GpuEvaluator(
-            work.problem,
-            work.families,
-            work.device,
-            work.programs,
-            effort=work.effort,
-            workers=work.workers,
-            seed=work.seed,
-            beside=beside if isinstance(beside, GpuEvaluator) else None,
-        )
+        return GpuEvaluator(work, beside)
 
     def kernel(
         self,

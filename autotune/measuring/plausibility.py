@@ -14,8 +14,7 @@ from autotune.operations.accuracy import ACCURACIES
 from autotune.operations.problem import multiplies
 
 if TYPE_CHECKING:
-    from autotune.operations.accuracy import ACCURACIES
-from autotune.operations.problem import Problem
+    from autotune.operations.problem import Problem
 
 MARGIN = 1.2
 """Factor by which a device may seem to exceed its ceiling."""

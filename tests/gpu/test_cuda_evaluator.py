@@ -25,6 +25,7 @@ from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.gpu.nvidia.nvrtc import Compiled
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort, Evaluator
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families, read_family
@@ -49,12 +50,14 @@ class TestCudaEvaluator(EvaluatorConformance):
         folder = tmp_path_factory.mktemp("suspects")
         family = write_suspects(folder)
         with GpuEvaluator(
-            Gemm(40, 30, 50),
-            {family.name: family},
-            gpu,
-            ProgramCache(folder / "programs"),
-            effort=Effort(budget_s=0.02, timeout_s=60.0, finals_s=0.2, compile_timeout_s=20.0),
-            workers=2,
+            Work(
+                Gemm(40, 30, 50),
+                {family.name: family},
+                gpu,
+                ProgramCache(folder / "programs"),
+                effort=Effort(budget_s=0.02, timeout_s=60.0, finals_s=0.2, compile_timeout_s=20.0),
+                workers=2,
+            )
         ) as evaluator:
             yield evaluator
 
@@ -104,7 +107,7 @@ def make_evaluator(
     **changes: Any,
 ) -> GpuEvaluator:
     arguments: dict[str, Any] = {"effort": QUICK, "workers": 2, **changes}
-    return GpuEvaluator(problem, families, gpu, programs, **arguments)
+    return GpuEvaluator(Work(problem, families, gpu, programs, **arguments))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from cuda_suspects import suspect, write_suspects
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 
@@ -60,12 +61,14 @@ def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     folder = tmp_path_factory.mktemp("suspects")
     family = write_suspects(folder)
     with GpuEvaluator(
-        Gemm(1300, 1300, 1300),  # large enough for the result to be sampled
-        {family.name: family},
-        gpu,
-        ProgramCache(folder / "programs"),
-        effort=Effort(budget_s=0.02, timeout_s=60.0, compile_timeout_s=20.0),
-        workers=2,
+        Work(
+            Gemm(1300, 1300, 1300),  # large enough for the result to be sampled
+            {family.name: family},
+            gpu,
+            ProgramCache(folder / "programs"),
+            effort=Effort(budget_s=0.02, timeout_s=60.0, compile_timeout_s=20.0),
+            workers=2,
+        )
     ) as evaluator:
         yield evaluator
 

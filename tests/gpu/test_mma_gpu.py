@@ -12,6 +12,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.targets.families import load_families
 
@@ -60,7 +61,7 @@ def test_configurations_are_right_at_every_shape_and_cublas_is(
         points.append(space[row])
     candidates = [Candidate(name, each) for each in dict.fromkeys(points)]
     with GpuEvaluator(
-        problem, {name: family}, gpu, programs, effort=QUICK, workers=4
+        Work(problem, {name: family}, gpu, programs, effort=QUICK, workers=4)
     ) as evaluator:
         evaluator.prepare(candidates)
         for candidate in candidates:
@@ -78,7 +79,7 @@ def test_a_class_that_was_asked_for_excludes_tensor_cores(
     problem = Gemm(512, 512, 512, dtype="float16", accuracy="ieee")
     family = load_families(target="cuda")["block"]
     with GpuEvaluator(
-        problem, {"block": family}, gpu, programs, effort=QUICK, workers=1
+        Work(problem, {"block": family}, gpu, programs, effort=QUICK, workers=1)
     ) as evaluator:
         assert evaluator.evaluate(Candidate("block", family.default(problem, gpu.limits)), None).ok
         baseline = evaluator.baseline()

@@ -14,6 +14,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.targets.families import load_families, read_family
 
@@ -95,7 +96,9 @@ def test_kernels_and_cublas_are_verified_and_timed(
     candidates = [
         Candidate(name, each.default(problem, gpu.limits)) for name, each in families.items()
     ]
-    with GpuEvaluator(problem, families, gpu, programs, effort=QUICK, workers=2) as evaluator:
+    with GpuEvaluator(
+        Work(problem, families, gpu, programs, effort=QUICK, workers=2)
+    ) as evaluator:
         evaluator.prepare(candidates)
         for candidate in candidates:
             measurement = evaluator.evaluate(candidate, None)
@@ -117,7 +120,7 @@ def test_many_configurations_of_block_are_right(
     rows = space.sample(16, np.random.default_rng(11))
     candidates = [Candidate("block", space[int(row)]) for row in rows]
     with GpuEvaluator(
-        problem, {"block": family}, gpu, programs, effort=QUICK, workers=4
+        Work(problem, {"block": family}, gpu, programs, effort=QUICK, workers=4)
     ) as evaluator:
         evaluator.prepare(candidates)
         for candidate in candidates:
@@ -136,7 +139,7 @@ def test_sums_in_16_bits_are_wrong(
     problem = Gemm(64, 4096, 64, dtype=dtype, out_dtype=out_dtype)
     candidate = Candidate(family.name, family.default(problem, gpu.limits))
     with GpuEvaluator(
-        problem, {family.name: family}, gpu, programs, effort=QUICK, workers=1
+        Work(problem, {family.name: family}, gpu, programs, effort=QUICK, workers=1)
     ) as evaluator:
         measurement = evaluator.evaluate(candidate, None)
         assert measurement.outcome is Outcome.WRONG_RESULT, measurement

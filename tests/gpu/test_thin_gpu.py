@@ -12,6 +12,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
@@ -57,7 +58,9 @@ def test_configurations_are_verified_and_timed(
     space = family.space(problem, gpu.limits)
     rows = space.sample(min(DRAWN, space.size), np.random.default_rng(sum(sizes)))
     candidates = [Candidate(name, space[int(row)]) for row in rows]
-    with GpuEvaluator(problem, {name: family}, gpu, programs, effort=QUICK, workers=2) as rig:
+    with GpuEvaluator(
+        Work(problem, {name: family}, gpu, programs, effort=QUICK, workers=2)
+    ) as rig:
         rig.prepare(candidates)
         for candidate in candidates:
             measurement = rig.evaluate(candidate, None)

@@ -19,6 +19,7 @@ from autotune.gpu.driver import activated, driver
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.measure.evaluator import GpuEvaluator
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import Gemm
 from autotune.targets.families import catalog, load_families, read_family
@@ -207,7 +208,7 @@ def test_what_follows_a_product_is_stored_with_it(
     folder = ProgramCache(tmp_path / "programs")
     effort = Effort(budget_s=0.02)
     with GpuEvaluator(
-        problem, {"wgmma": family}, gpu, folder, effort=effort, workers=1
+        Work(problem, {"wgmma": family}, gpu, folder, effort=effort, workers=1)
     ) as evaluator:
         measurement = evaluator.evaluate(candidate, None)
     assert measurement.ok, measurement
@@ -349,7 +350,7 @@ def test_a_barrier_that_never_completes_costs_one_trial(
     )
     effort = Effort(budget_s=0.02, timeout_s=60.0)
     folder = ProgramCache(tmp_path / "programs")
-    with GpuEvaluator(problem, families, gpu, folder, effort=effort, workers=2) as evaluator:
+    with GpuEvaluator(Work(problem, families, gpu, folder, effort=effort, workers=2)) as evaluator:
         for _ in range(2):
             measurement = evaluator.evaluate(hangs, None)
             assert measurement.outcome is Outcome.TIMEOUT, measurement

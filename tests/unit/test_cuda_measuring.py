@@ -47,6 +47,7 @@ from autotune.gpu.measure.timing import (
 from autotune.gpu.nvidia import vendor as compilers
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import Compiled
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Baseline, relative_speed, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.pool import WorkerPool
@@ -465,7 +466,7 @@ def test_what_is_kept_waits_for_no_compiler(
     families = load_families(target="cuda", operation="gemm")
     problem, programs = Gemm(64, 64, 64), ProgramCache(tmp_path)
     chosen = Candidate("naive", families["naive"].default(problem, device.limits))
-    with GpuEvaluator(problem, families, device, programs, workers=1) as first:
+    with GpuEvaluator(Work(problem, families, device, programs, workers=1)) as first:
         # Nobody measures: there is no GPU.
         monkeypatch.setattr(first.backend.processes.worker, "begin", lambda *_: None)
         first.prepare([chosen])
@@ -478,7 +479,9 @@ def test_what_is_kept_waits_for_no_compiler(
 
         monkeypatch.setattr(first.backend.compilers, "submit", refuse)
         other = Gemm(96, 64, 64)
-        with GpuEvaluator(other, families, device, programs, workers=1, beside=first) as second:
+        with GpuEvaluator(
+            Work(other, families, device, programs, workers=1), beside=first
+        ) as second:
             second.prepare([chosen])
             assert second.is_ready(chosen)
             kept = second.backend._pending[chosen].result()
@@ -495,7 +498,7 @@ def test_what_is_kept_waits_for_no_compiler(
             assert second.backend._support.result().cubin == support.cubin
             halves = Gemm(64, 64, 64, "float16")
             with pytest.raises(AssertionError, match="asked of a compiler"):
-                GpuEvaluator(halves, families, device, programs, workers=1, beside=first)
+                GpuEvaluator(Work(halves, families, device, programs, workers=1), beside=first)
 
 
 def test_a_refused_source_has_a_reason_of_one_line(tmp_path: Path) -> None:

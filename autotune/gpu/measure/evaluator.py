@@ -51,18 +51,16 @@ from autotune.measuring.sharing import SharedWorker
 from autotune.operations.cases import cases_of, special_cases
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from autotune.core.configuration import Candidate
     from autotune.core.deadline import Deadline
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
-    from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
     from autotune.measuring.backend import Backend
-    from autotune.measuring.evaluator import Report
+    from autotune.measuring.effort import Report, Work
     from autotune.measuring.messages import Request
-    from autotune.operations.problem import Problem
 
 DEFAULT_EFFORT = Effort(budget_s=0.15)
 
@@ -73,70 +71,39 @@ class GpuEvaluator(Evaluator):
     `prepare` returns at once: compilers run beside measurements, which they do not disturb, since
     the device does the timing.
 
-    Arguments are those of `autotune.serving.target.Work`, and `beside`: an evaluator whose
-    processes this one may use, and whose baseline if it is for the same problem; it is not closed
-    before this one.
+    Args:
+        work: the task.
+        beside: an evaluator whose processes this one may use, and whose baseline if it is for the
+            same problem; it is not closed before this one.
 
     Raises:
         MissingDependencyError: the compiler of the evaluator's own kernels is missing, or newer
             than the driver.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        *,
-        effort: Effort | None = None,
-        workers: int | None = None,
-        seed: int = 0,
-        beside: GpuEvaluator | None = None,
-    ) -> None:
-        effort = effort or DEFAULT_EFFORT
-        backend = GpuBackend(
-            problem,
-            families,
-            device,
-            programs,
-            effort,
-            workers=workers or usable_processors(),
-            seed=seed,
-            beside=None if beside is None else beside.backend,
-        )
-        super().__init__(problem, families, device, backend, effort, seed)
+    def __init__(self, work: Work, beside: Evaluator | None = None) -> None:
+        effort = work.effort or DEFAULT_EFFORT
+        backend = GpuBackend(work, effort, None if beside is None else beside.backend)
+        super().__init__(work.problem, work.families, work.device, backend, effort, work.seed)
 
 
 class GpuBackend(WorkerBackend):
-    """Compiles candidates and measures them; see `autotune.measuring.backend.Backend`.
-
-    Arguments and errors are those of `GpuEvaluator`.
-    """
+    """Compiles candidates and measures them; see `GpuEvaluator`."""
 
     compiles_ahead = True  # they do not disturb a measurement, since the device does the timing
 
-    def __init__(
-        self,
-        problem: Problem,
-        families: Mapping[str, KernelFamily],
-        device: Device,
-        programs: ProgramCache,
-        effort: Effort,
-        *,
-        workers: int,
-        seed: int,
-        beside: Backend | None,
-    ) -> None:
+    def __init__(self, work: Work, effort: Effort, beside: Backend | None) -> None:
+        problem, device, programs = work.problem, work.device, work.programs
         self._limits = limits_of(device)
         vendor().check(device)
         own = vendor().support_target
-        targets = tuple(sorted({own, *(family.target for family in families.values())}))
+        targets = tuple(sorted({own, *(family.target for family in work.families.values())}))
+        workers = work.workers or usable_processors()
 
         def make(key: object) -> Processes:
             return Processes(
                 key,
-                _make_worker(device, effort, seed),
+                _make_worker(device, effort, work.seed),
                 WorkerPool(
                     compile_worker,
                     programs,
@@ -149,12 +116,11 @@ class GpuBackend(WorkerBackend):
                 ),
             )
 
-        super().__init__(
-            (programs.folder, effort, workers, seed, device.fingerprint, targets), make, beside
-        )
+        key = (programs.folder, effort, workers, work.seed, device.fingerprint, targets)
+        super().__init__(key, make, beside)
         self.batch = workers
         self._problem = problem
-        self._families = families
+        self._families = work.families
         self._programs = programs
         self._effort = effort
         self._compiles: dict[str, Future[CompileReply | Failure]] = {}
