@@ -34,8 +34,7 @@ from autotune.gpu.compiling import (
 from autotune.gpu.launch.code import support_source
 from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.measure.evaluator import GpuEvaluator
-from autotune.gpu.measure.memory import rotation_sets
-from autotune.gpu.measure.placement import lay_out
+from autotune.gpu.measure.memory import lay_out, rotation_sets
 from autotune.gpu.measure.support import pack_signs
 from autotune.gpu.measure.timing import (
     GRAPH_BELOW_S,

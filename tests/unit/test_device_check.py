@@ -16,8 +16,7 @@ from autotune.gpu.measure import checks as device_check
 from autotune.gpu.measure import memory
 from autotune.gpu.measure.bench import ProblemBench
 from autotune.gpu.measure.checks import DeviceCheck
-from autotune.gpu.measure.memory import OperandSets, SetMemory
-from autotune.gpu.measure.placement import Placement
+from autotune.gpu.measure.memory import OperandSets, Placement, SetMemory
 from autotune.operations.cases import Case
 from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm

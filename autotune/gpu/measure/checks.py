@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from autotune.gpu.driver import driver
-from autotune.gpu.measure.memory import Slab
-from autotune.gpu.measure.placement import lay_out
+from autotune.gpu.measure.memory import Slab, lay_out
 from autotune.gpu.measure.support import Support, pack_signs, upload
 from autotune.operations.accuracy import Tolerance
 from autotune.operations.problem import multiplies
@@ -26,7 +25,7 @@ from autotune.operations.verification import Check, Verdict, find_flaw, grade
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from autotune.gpu.measure.placement import Placement
+    from autotune.gpu.measure.memory import Placement
     from autotune.operations.cases import Case
     from autotune.operations.problem import Problem
     from autotune.operations.references import Matrix
@@ -53,7 +52,7 @@ class SlabCheck(ABC):
         self.case = case
         self.problem = problem.with_sizes(*case.sizes)
         self._support = support
-        self.slab = Slab(lay_out(self.problem.operands, case.padding), support)
+        self.slab = Slab(lay_out(self.problem.operands, case.padding), support.fill)
         self.bases = [self.slab.base]
 
     @property

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
     from autotune.gpu.interface import Memory, Run
-    from autotune.gpu.measure.placement import Placement
+    from autotune.gpu.measure.memory import Placement
     from autotune.operations.references import Matrix
 
 Allowed: TypeAlias = tuple[float, float, float]
