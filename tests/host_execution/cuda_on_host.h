@@ -1,7 +1,8 @@
-// Executes the thread blocks of emitted CUDA C++ on the host, one block after the other.
+// Executes the thread blocks of emitted CUDA C++ on the host, one cluster of them after the other.
 //
-// Every thread of a block is a fiber. A fiber runs until it meets a barrier, exchanges a value with
-// its warp, or ends; then the next one runs. A barrier that only some threads of a block reach is an
+// Every thread is a fiber. A fiber runs until it meets a barrier, exchanges a value with its warp,
+// waits, or ends; then the next one runs. Where all wait for something, it is an error.
+// A barrier that only some threads of a block reach is an
 // error, an exchange that only some of a warp reach is one, and so is a copy to an address that the
 // hardware would refuse. What a source says in PTX is carried out by the functions of ptx_on_host.h.
 // Shared memory starts out as NaN in every block.
@@ -18,6 +19,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -31,6 +34,7 @@
 #define __align__(bytes) alignas(bytes)
 #define __shared__ static
 #define __restrict__ __restrict
+#define __grid_constant__
 
 using std::exp;
 using std::fma;
@@ -115,22 +119,36 @@ struct Fiber {
   jmp_buf place;  // where it goes on
   bool started;
   uint3 index;
-  std::size_t number;  // in its block
+  std::size_t number;  // in its cluster
+  uint3 block;
+  unsigned rank;       // of its block
   bool finished, at_barrier;
+  const char* waits_for;      // null where it can go on
   unsigned exchanges;         // with its warp, so far
   unsigned char offered[2][256];  // in the latest exchange and the one before it
   std::vector<Copy> open;                    // copies since the last commit
   std::deque<std::vector<Copy>> committed;  // groups that nobody has waited for
+  unsigned cluster_arrivals, products;      // so far
+  bool fenced;                              // since products were waited for
+  std::vector<std::size_t> begun;           // products, and stores in bulk, since the last commit
+  std::deque<std::vector<std::size_t>> products_committed;
+  std::vector<std::function<void()>> stores_begun;
+  std::deque<std::vector<std::function<void()>>> stores_committed;
 };
 
 constexpr std::size_t STACK_BYTES = 128 << 10;
-constexpr std::size_t SHARED_BYTES = 256 << 10;
-alignas(1024) static unsigned char dynamic_shared[SHARED_BYTES];
+constexpr std::size_t SHARED_BYTES = 256 << 10;  // what 18 bits of a matrix descriptor can name
+constexpr unsigned MOST_BLOCKS = 16;             // of a cluster
+alignas(1024) static unsigned char dynamic_shared[MOST_BLOCKS * SHARED_BYTES];
+static unsigned char* own_shared = dynamic_shared;  // of the running block
 static jmp_buf scheduler;
 static Fiber* running;
 static std::vector<Fiber> fibers;
-static std::size_t threads;
+static std::size_t threads, all_threads;  // of a block, of a cluster
+static unsigned cluster_blocks;
+static unsigned long progress;  // of any kind
 static bool backwards;  // the order of blocks, of which a kernel must not depend
+static bool early;      // copies in bulk are carried out when they are begun, not when all wait for them
 static void (*body)(void*);
 static void* argument;
 
@@ -149,6 +167,12 @@ static void resume() {
 static void enter() {
   for (;;) {
     body(argument);
+    if (!running->begun.empty() || !running->products_committed.empty()) {
+      fail("a thread that ends without waiting for its products");
+    }
+    if (!running->stores_begun.empty() || !running->stores_committed.empty()) {
+      fail("a thread that ends without waiting for its stores");
+    }
     running->finished = true;
     leave();
   }
@@ -161,34 +185,95 @@ static void perform(const std::vector<Copy>& copies) {
   }
 }
 
-// Runs a warp's threads until all of them are at a barrier or have ended; how many have ended.
-static std::size_t run_warp(std::size_t first, std::size_t last) {
-  for (std::size_t t = first; t < last; ++t) fibers[t].at_barrier = false;
-  std::size_t finished, waiting;
+// Ends a fiber's turn: it cannot go on now. Called again until it can.
+static void block(const char* what) {
+  running->waits_for = what;
+  leave();
+}
+
+// Lets the running fiber wait until a condition holds.
+template <typename Condition>
+static void await(const char* what, Condition holds) {
+  while (!holds()) block(what);
+  ++progress;
+}
+
+// Runs a warp's threads until all of them wait, are at a barrier or have ended.
+static void run_warp(std::size_t first, std::size_t last) {
+  for (std::size_t t = first; t < last; ++t) fibers[t].waits_for = nullptr;
+  bool going;
   do {
-    finished = waiting = 0;
+    going = false;
     for (std::size_t t = first; t < last; ++t) {
       running = &fibers[t];
-      if (!running->finished && !running->at_barrier) {
-        threadIdx = running->index;
-        resume();
-      }
-      finished += running->finished;
-      waiting += running->at_barrier;
+      if (running->finished || running->at_barrier) continue;
+      threadIdx = running->index;
+      blockIdx = running->block;
+      own_shared = dynamic_shared + running->rank * SHARED_BYTES;
+      running->waits_for = nullptr;
+      const unsigned long before = progress;
+      resume();
+      if (!running->waits_for) ++progress;
+      going |= progress != before && !running->finished && !running->at_barrier;
     }
-  } while (finished + waiting < last - first);
-  return finished;
+  } while (going);
+}
+
+// Opens a block's barrier when all its threads are there.
+static void open_barrier(unsigned rank) {
+  const auto first = fibers.begin() + rank * threads, last = first + threads;
+  std::size_t ended = 0, there = 0;
+  for (auto fiber = first; fiber < last; ++fiber) {
+    ended += fiber->finished;
+    there += fiber->at_barrier;
+  }
+  if (there == 0 || ended + there < threads) return;
+  if (ended != 0) fail("a barrier that not all threads reach");
+  for (auto fiber = first; fiber < last; ++fiber) fiber->at_barrier = false;
+}
+
+static bool copy_something();
+static void start_cluster();
+static void report_barriers();
+
+// Runs all threads of a cluster to their end.
+static void run_cluster() {
+  for (;;) {
+    const unsigned long before = progress;
+    for (unsigned rank = 0; rank < cluster_blocks; ++rank) {
+      for (std::size_t first = 0; first < threads; first += warpSize) {
+        run_warp(rank * threads + first, rank * threads + std::min(first + warpSize, threads));
+      }
+      open_barrier(rank);
+    }
+    std::size_t finished = 0;
+    for (std::size_t t = 0; t < all_threads; ++t) finished += fibers[t].finished;
+    if (progress != before || (finished != all_threads && copy_something())) continue;
+    if (finished == all_threads) return;
+    report_barriers();
+    for (std::size_t t = 0; t < all_threads; ++t) {
+      const Fiber& fiber = fibers[t];
+      if (!fiber.finished && (t % warpSize == 0 || fiber.waits_for != fibers[t - 1].waits_for)) {
+        std::fprintf(stderr, "block %u, thread %zu and what follows wait for %s\n", fiber.rank,
+                     t % threads, fiber.waits_for ? fiber.waits_for : "all threads of the block");
+      }
+    }
+    fail("a deadlock: no thread can go on");
+  }
 }
 
 // Runs a kernel: `call(arguments)` is one thread's execution of it.
 static void launch(const uint3& grid, const uint3& block, std::size_t shared_bytes,
-                   void (*call)(void*), void* arguments) {
+                   unsigned cluster, void (*call)(void*), void* arguments) {
   threads = std::size_t(block.x) * block.y * block.z;
+  cluster_blocks = cluster;
+  all_threads = threads * cluster;
+  if (cluster < 1 || cluster > MOST_BLOCKS || grid.x % cluster) fail("a grid of no whole clusters");
   static std::unique_ptr<char[]> stacks;
-  if (fibers.size() < threads) {
-    fibers = std::vector<Fiber>(threads);
-    stacks.reset(new char[threads * STACK_BYTES]);
-    for (std::size_t t = 0; t < threads; ++t) {
+  if (fibers.size() < all_threads) {
+    fibers = std::vector<Fiber>(all_threads);
+    stacks.reset(new char[all_threads * STACK_BYTES]);
+    for (std::size_t t = 0; t < all_threads; ++t) {
       ucontext_t& start = fibers[t].start;
       getcontext(&start);
       start.uc_stack.ss_sp = stacks.get() + t * STACK_BYTES;
@@ -206,29 +291,37 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
   blockDim = block;
   for (unsigned k = 0; k < grid.z; ++k) {
     for (unsigned j = 0; j < grid.y; ++j) {
-      for (unsigned i = 0; i < grid.x; ++i) {
-        blockIdx = {i, j, k};
-        if (backwards) blockIdx = {grid.x - 1 - i, grid.y - 1 - j, grid.z - 1 - k};
-        std::memset(dynamic_shared, 0xff, SHARED_BYTES);
-        for (std::size_t t = 0; t < threads; ++t) {
+      for (unsigned i = 0; i < grid.x; i += cluster) {
+        uint3 first = {i, j, k};
+        if (backwards) first = {grid.x - cluster - i, grid.y - 1 - j, grid.z - 1 - k};
+        blockIdx = first;
+        std::memset(dynamic_shared, 0xff, cluster * SHARED_BYTES);
+        start_cluster();
+        for (std::size_t t = 0; t < all_threads; ++t) {
           Fiber& fiber = fibers[t];
-          fiber.index = {unsigned(t % block.x), unsigned(t / block.x % block.y),
-                         unsigned(t / block.x / block.y)};
-          fiber.finished = fiber.at_barrier = false;
-          fiber.exchanges = 0;
+          const std::size_t own = t % threads;
+          fiber.rank = t / threads;
+          fiber.block = {first.x + fiber.rank, first.y, first.z};
+          fiber.index = {unsigned(own % block.x), unsigned(own / block.x % block.y),
+                         unsigned(own / block.x / block.y)};
+          fiber.finished = fiber.at_barrier = fiber.fenced = false;
+          fiber.exchanges = fiber.cluster_arrivals = fiber.products = 0;
           fiber.open.clear();
           fiber.committed.clear();
         }
-        for (std::size_t finished = 0; finished < threads;) {
-          finished = 0;
-          for (std::size_t first = 0; first < threads; first += warpSize) {
-            finished += run_warp(first, std::min(first + warpSize, threads));
-          }
-          if (finished != 0 && finished != threads) fail("a barrier that not all threads reach");
-        }
+        run_cluster();
       }
     }
   }
+}
+
+// The number of the first thread of the running warp, and of the first one behind it.
+static std::size_t warp_begin() {
+  return running->rank * threads + (running->number - running->rank * threads) / warpSize * warpSize;
+}
+
+static std::size_t warp_end() {
+  return std::min(warp_begin() + warpSize, (running->rank + 1) * threads);
 }
 
 // Offers a value to the running thread's warp, all of whose threads must take part: the number of the
@@ -238,7 +331,13 @@ static unsigned offer(const Value& value) {
   static_assert(sizeof value <= sizeof running->offered[0], "what is offered fits");
   const unsigned exchange = ++running->exchanges;
   std::memcpy(running->offered[exchange % 2], &value, sizeof value);
-  leave();  // until all have offered theirs
+  leave();  // until all have offered theirs, but those that cannot come
+  while (std::any_of(fibers.begin() + warp_begin(), fibers.begin() + warp_end(),
+                     [=](const Fiber& fiber) {
+                       return fiber.exchanges < exchange && !fiber.finished && !fiber.at_barrier;
+                     })) {
+    block("an exchange of its warp");
+  }
   return exchange;
 }
 
@@ -246,7 +345,7 @@ static unsigned offer(const Value& value) {
 template <typename Value>
 static Value offered(std::size_t thread, unsigned exchange) {
   // A thread that is one exchange ahead has kept what it offered in this one.
-  if (thread >= threads || fibers[thread].exchanges - exchange > 1) {
+  if (thread >= warp_end() || fibers[thread].exchanges - exchange > 1) {
     fail("an exchange that not all threads of a warp reach");
   }
   Value value;
@@ -256,7 +355,10 @@ static Value offered(std::size_t thread, unsigned exchange) {
 
 }  // namespace host
 
-extern "C" void order_blocks(bool backwards) { host::backwards = backwards; }
+extern "C" void order_blocks(bool backwards, bool early) {
+  host::backwards = backwards;
+  host::early = early;
+}
 
 static inline void __syncthreads() {
   host::running->at_barrier = true;
@@ -335,7 +437,7 @@ static inline Value __shfl_sync(unsigned mask, Value value, int lane) {
 
 // All threads of a warp must take part, as in an exchange of nothing.
 static inline void __syncwarp() {
-  const std::size_t first = host::running->number / warpSize * warpSize;
+  const std::size_t first = host::warp_begin();
   const unsigned exchange = host::offer('\0');
   for (int lane = 0; lane < warpSize; ++lane) host::offered<char>(first + lane, exchange);
 }
@@ -346,3 +448,4 @@ static inline std::size_t __cvta_generic_to_shared(const void* address) {
 }
 
 #include "ptx_on_host.h"
+#include "hopper_on_host.h"

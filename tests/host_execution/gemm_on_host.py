@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,15 @@ from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.limits import GpuLimits
 from autotune.families.family import KernelFamily
+from autotune.families.gpu.planning import Planner
 from autotune.families.parts import AuxiliaryKernel
 from autotune.families.rendering import render
 from autotune.operations import references
 from autotune.operations.cases import SPECIAL
 from autotune.operations.problem import Gemm
 from autotune.space import Expression
+
+_MAGIC = 0x6D61702D6F6E2D68  # of hopper_on_host.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,8 @@ def relative_error(
     limits: GpuLimits,
     rng: np.random.Generator,
     folder: Path,
+    *,
+    early: bool = False,
 ) -> float:
     """Run one configuration on one case.
 
@@ -112,6 +117,7 @@ def relative_error(
         limits: the device it would run on.
         rng: fills the operands with uniform numbers.
         folder: where compiled programs are kept.
+        early: whether copies in bulk are carried out when they are begun.
 
     Returns:
         The largest error of an element of C in units of |A| |B| (and |C|) in that element, beyond
@@ -147,7 +153,7 @@ def relative_error(
         expected += float(beta) * np.asarray(c, np.float64)
         scale += abs(float(beta)) * np.abs(np.asarray(c, np.float64))
 
-    launch_kernels(family, configuration, case, limits, operands, folder)
+    launch_kernels(family, configuration, case, limits, operands, folder, early=early)
     if not _gaps_untouched(c):
         return float("inf")
     if not (np.isfinite(expected) == np.isfinite(np.asarray(c, np.float64))).all():
@@ -173,6 +179,7 @@ def launch_kernels(
     folder: Path,
     *,
     backwards: bool = False,
+    early: bool = False,
 ) -> None:
     """Run all that one call launches.
 
@@ -184,6 +191,7 @@ def launch_kernels(
         operands: A, B and C in this order, as they are stored.
         folder: the same.
         backwards: whether the last block of a kernel runs first.
+        early: whether copies in bulk are carried out when they are begun.
     """
     source = render(
         family, configuration, dtype=case.dtype, layout=case.layout, out_dtype=case.out_dtype
@@ -206,6 +214,7 @@ def launch_kernels(
         zeroed[...] = 0
         arguments.append(workspace)
     arguments += [int(configuration[name]) for name in family.runtime_parameters]
+    arguments += _maps(family, configuration, case, limits, operands)
 
     def run(kernels: tuple[AuxiliaryKernel, ...]) -> None:
         for each in kernels:
@@ -221,11 +230,41 @@ def launch_kernels(
         [_whole(size, known) for size in launch.block],
         arguments,
         shared_bytes=_whole(launch.shared_bytes, known),
+        cluster=_whole(launch.cluster[0], known),
         backwards=backwards,
+        early=early,
     )
     run(launch.after)
     if launch.workspace_bytes is not None:
         assert not zeroed.view(np.uint8).any(), "the workspace is not left as it was found"
+
+
+def _maps(
+    family: KernelFamily,
+    configuration: Mapping[str, Value],
+    case: Case,
+    limits: GpuLimits,
+    operands: Mapping[str, np.ndarray],
+) -> list[np.ndarray]:
+    """Tensor maps as hopper_on_host.h reads them, one per mapped operand."""
+    assert family.launch is not None
+    if not family.launch.tensor_maps:
+        return []
+    problem = replace(case.problem, layout=case.layout, accuracy=family.accuracy)
+    plan = Planner(family, configuration, case.dtype, limits).plan(problem)
+    made = []
+    for mapped in plan.maps:
+        matrix = operands[mapped.operand.lower()]
+        (rows, columns), leading = matrix.shape, matrix.strides[0]
+        item, address = matrix.itemsize, matrix.ctypes.data
+        words = np.zeros(16, np.uint64)
+        if address % 16 == 0 and leading % 16 == 0:
+            words[:10] = [
+                _MAGIC, address, rows, columns, leading, *mapped.box, item, mapped.swizzle,
+                bool(mapped.rounded),
+            ]  # fmt: skip
+        made.append(words)
+    return made
 
 
 def _whole(expression: Expression, names: Mapping[str, Any]) -> int:

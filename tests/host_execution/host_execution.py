@@ -11,7 +11,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,9 @@ _KINDS: dict[str, Any] = {
     "unsigned short": ctypes.c_ushort,
     "unsigned": ctypes.c_uint,
     "unsigned long long": ctypes.c_ulonglong,
+    "TensorMap": ctypes.c_char_p,
 }
+_REGISTER = re.compile(r"\.reg \.(pred|b32) (\w+)")
 _PAGE = mmap.PAGESIZE
 
 
@@ -62,6 +64,7 @@ class HostProgram:
 
     def __init__(self, source: str, folder: Path) -> None:
         # Bounds are no part of a kernel's arguments; without them a kernel reads like a function.
+        source = re.sub(r"__cluster_dims__\([^)]*\)", "", source)
         plain = re.sub(r"__(launch_bounds|maxnreg)__\(.*?\)(?=\s+\w+\()", "", source)
         element = re.search(r"using T = (\w+);", plain)
         heads = re.sub(r"\bT\b", element[1], plain) if element else plain
@@ -83,7 +86,9 @@ class HostProgram:
         arguments: Sequence[Any],
         *,
         shared_bytes: int = 0,
+        cluster: int = 1,
         backwards: bool = False,
+        early: bool = False,
     ) -> None:
         """Run all blocks of a kernel.
 
@@ -93,25 +98,32 @@ class HostProgram:
             block: threads along x, y and z.
             arguments: one value per parameter; arrays and addresses for pointers.
             shared_bytes: dynamic shared memory of a block.
+            cluster: blocks of a cluster, which run together.
+            early: carry copies in bulk out when they are begun; without it, when all wait for them.
             backwards: run the last block first; without it, blocks run in their order.
         """
         types = self._kernels[kernel]
         values = [_value(kind, given) for kind, given in zip(types, arguments, strict=True)]
         sizes = [ctypes.c_uint(size) for size in (*grid, *block)]
         with self._lock:
-            self._library.order_blocks(ctypes.c_bool(backwards))
-            self._library[f"launch_{kernel}"](*sizes, ctypes.c_size_t(shared_bytes), *values)
+            self._library.order_blocks(ctypes.c_bool(backwards), ctypes.c_bool(early))
+            launch = self._library[f"launch_{kernel}"]
+            launch(*sizes, ctypes.c_size_t(shared_bytes), ctypes.c_uint(cluster), *values)
 
 
 def _arguments(text: str) -> list[Any]:
     declarations = [part.strip() for part in text.split(",")]
     return [
-        ctypes.c_void_p if "*" in each else _KINDS[each.rpartition(" ")[0]]
-        for each in declarations
+        ctypes.c_void_p
+        if "*" in declaration
+        else _KINDS[declaration.removeprefix("const __grid_constant__ ").rpartition(" ")[0]]
+        for declaration in declarations
     ]
 
 
 def _value(kind: Any, given: Any) -> Any:
+    if kind is ctypes.c_char_p:
+        return ctypes.c_void_p(given.ctypes.data)
     return kind(given.ctypes.data if isinstance(given, np.ndarray) else given)
 
 
@@ -119,7 +131,7 @@ def _host_source(text: str) -> str:
     """The source with types, PTX and dynamic shared memory of the header's."""
     text = re.sub(r"^#include <cuda_\w+\.h>$", "", text, flags=re.MULTILINE)
     text = _ASM.sub(_carried_out, text)
-    pointer = r"static \1* const \2 = reinterpret_cast<\1*>(host::dynamic_shared);"
+    pointer = r"#define \2 (reinterpret_cast<\1*>(host::own_shared))"
     return f'#include "{HEADER.name}"\n' + _DYNAMIC_SHARED.sub(pointer, text)
 
 
@@ -127,7 +139,7 @@ def _carried_out(statement: re.Match[str]) -> str:
     """A call of what carries out an asm statement: see ptx_on_host.h."""
     code = "".join(re.findall(r'"([^"]*)"', statement[1])).replace(r"\n", " ").strip().rstrip(";")
     if not code:
-        return statement[0]  # no instruction: the host's compiler takes it
+        return 'asm volatile("" : : : "memory");'  # no instruction: nothing is moved across it
     operands = _OPERAND.findall(statement[2])
     predicated = _PREDICATED.fullmatch(code)
     if predicated:
@@ -135,33 +147,62 @@ def _carried_out(statement: re.Match[str]) -> str:
         code = re.sub(rf"\b{predicate}\b", number, code)
         place = int(number[1:])
         operands[place] = ("", f"ptx::Predicate{{{operands[place][1]}}}")
-    name, _, rest = code.partition(" ")
+    registers = dict(map(reversed, _REGISTER.findall(code)))
+    if registers:  # in a scope of their own, where C++ may have such a name, too
+        code = code.removeprefix("{").removesuffix("}")
+        code = re.sub(rf"\b({'|'.join(registers)})\b", r"ptx_\1", code)
+        registers = {f"ptx_{register}": kind for register, kind in registers.items()}
+    carried = []
+    for line in filter(None, map(str.strip, code.split(";"))):
+        declared = _REGISTER.fullmatch(line)
+        if declared:
+            kind = "bool" if declared[1] == "pred" else "unsigned"
+            carried.append(f"{kind} {declared[2]};")
+        else:
+            carried.append(_instruction(line, operands, registers))
+    return carried[0] if len(carried) == 1 else f"{{ {' '.join(carried)} }}"
+
+
+def _instruction(line: str, operands: list[tuple[str, str]], registers: Mapping[str, str]) -> str:
+    """A call of what carries out one PTX instruction."""
+    name, _, rest = line.partition(" ")
 
     def given(text: str, written: bool) -> str:
-        number = re.fullmatch(r"\[?%(\d+)\]?", text)
+        number = re.fullmatch(r"%(\d+)", text)
         if number is None:
-            return text
+            text = "nullptr" if text == "_" else text
+            return f"&{text}" if written and text in registers else text
         constraint, value = operands[int(number[1])]
         return f"&{value}" if written and constraint else value
 
     arguments = []
+    rest = re.sub(r"[\[\]]", " ", rest)
     for place, text in enumerate(re.findall(r"\{[^}]*\}|[^{},\s]+", rest)):
-        values = [given(each, place == 0) for each in re.split(r"[{},\s]+", text) if each]
+        values = [given(value, place == 0) for value in re.split(r"[{},\s]+", text) if value]
         arguments.append(f"ptx::list({', '.join(values)})" if text[0] == "{" else values[0])
-    return f"ptx::{re.sub(r'[.:]+', '_', name)}({', '.join(arguments)});"
+    function = re.sub(r"[.:]+", "_", name)
+    columns = re.search(r"(?<=_m64)n(\d+)", function) if name.startswith("wgmma") else None
+    if columns:
+        function = f"{function.replace(columns[0], '', 1)}<{columns[1]}>"
+    return f"ptx::{function}({', '.join(arguments)});"
 
 
 def _entry(kernel: tuple[str, list[Any]]) -> str:
     """A C function that launches a kernel: grid, block, shared bytes, then its arguments."""
     name, kinds = kernel
     spelling = {kind: name for name, kind in _KINDS.items()}
+    spelling[ctypes.c_char_p] = "void*"
     types = [spelling.get(kind, "void*") for kind in kinds]
     parameters = ", ".join(f"{kind} p{i}" for i, kind in enumerate(types))
     fields = " ".join(f"{kind} p{i};" for i, kind in enumerate(types))
     values = ", ".join(f"p{i}" for i in range(len(types)))
     # A pointer converts to whatever element type the kernel wants.
     passed = ", ".join(
-        f"host::Pointer{{call.p{i}}}" if kind == "void*" else f"call.p{i}"
+        f"host::map_at<TensorMap>(call.p{i})"
+        if kinds[i] is ctypes.c_char_p
+        else f"host::Pointer{{call.p{i}}}"
+        if kind == "void*"
+        else f"call.p{i}"
         for i, kind in enumerate(types)
     )
     return f"""
@@ -179,9 +220,10 @@ struct Pointer {{
 struct Call_{name} {{ {fields} }};
 }}
 extern "C" void launch_{name}(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                              unsigned bz, std::size_t shared_bytes, {parameters}) {{
+                              unsigned bz, std::size_t shared_bytes, unsigned cluster,
+                              {parameters}) {{
   host::Call_{name} arguments = {{{values}}};
-  host::launch({{gx, gy, gz}}, {{bx, by, bz}}, shared_bytes, [](void* given) {{
+  host::launch({{gx, gy, gz}}, {{bx, by, bz}}, shared_bytes, cluster, [](void* given) {{
     const auto& call = *static_cast<host::Call_{name}*>(given);
     {name}({passed});
   }}, &arguments);

@@ -17,10 +17,10 @@ static char* shared(unsigned address) {
   return reinterpret_cast<char*>(host::dynamic_shared) + static_cast<int>(address);
 }
 
-static int lane() { return host::running->number % warpSize; }
+static int lane() { return int(host::running->number - host::warp_begin()); }
 
 // The number of the first thread of the running warp.
-static std::size_t first_of_warp() { return host::running->number - lane(); }
+static std::size_t first_of_warp() { return host::warp_begin(); }
 
 // --- Asynchronous copies: carried out as late as they may be, when their thread waits for them ---
 
