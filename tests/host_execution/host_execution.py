@@ -99,7 +99,7 @@ class HostProgram:
             arguments: one value per parameter; arrays and addresses for pointers.
             shared_bytes: dynamic shared memory of a block.
             cluster: blocks of a cluster, which run together.
-            early: carry copies in bulk out when they are begun; without it, when all wait for them.
+            early: carry out copies in bulk when they are begun, not when all wait for them.
             backwards: run the last block first; without it, blocks run in their order.
         """
         types = self._kernels[kernel]

@@ -1,4 +1,4 @@
-"""Products of warp groups (wgmma): barriers, tensor maps, clusters and turns, executed without a GPU."""
+"""Products of warp groups (wgmma): barriers, tensor maps and clusters, executed on the host."""
 
 from __future__ import annotations
 
@@ -44,3 +44,38 @@ EARLY = pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
 def test_layouts(layout: str, early: bool, folder: Path) -> None:
     case = Case(72, 200, 136, "bfloat16", layout, (8, 8, 8), alpha=-0.75, beta=0.5)
     check("wgmma", "small", case, folder, early, splits=1, sk=128)
+
+
+@pytest.mark.parametrize(
+    ("preset", "case"),
+    [
+        ("large", Case(300, 136, 264, "bfloat16", "nt", (0, 0, 3), (0, 0, 1), beta=0.5)),
+        ("square-pairs", Case(136, 72, 270, "float16", "tn", (8, 2, 0), alpha=0.5)),
+        ("three", Case(190, 200, 100, "bfloat16", "nn", (0, 4, 1), special=True)),
+        ("turns-tma", Case(392, 456, 264, "float16", "tt", (0, 0, 8), beta=-1.0)),
+        ("few-tiles-clusters", Case(100, 600, 130, "bfloat16", "nn", (0, 6, 0), beta=0.5)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_presets(preset: str, case: Case, folder: Path) -> None:
+    for early in (False, True):
+        check("wgmma", preset, case, folder, early)
+
+
+@EARLY
+@pytest.mark.parametrize("splits", [3, 7])
+def test_parts_of_the_reduction(splits: int, early: bool, folder: Path) -> None:
+    case = Case(72, 456, 133, "bfloat16", "nn", (0, 3, 0), alpha=2.0, beta=0.5)
+    check("wgmma", "small", case, folder, early, splits=splits, sk=128)
+
+
+@EARLY
+def test_results_of_float32_leave_in_boxes(early: bool, folder: Path) -> None:
+    case = Case(136, 72, 260, "bfloat16", "nt", beta=0.5, out_dtype="float32")
+    check("wgmma", "large-tma", case, folder, early)
+
+
+@EARLY
+def test_tf32(early: bool, folder: Path) -> None:
+    case = Case(200, 100, 132, "float32", "nt", (0, 4, 0), beta=0.5)
+    check("wgmma_tf32", "large-tma", case, folder, early)
