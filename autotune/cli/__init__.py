@@ -20,11 +20,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli import completion
 from autotune.cli.options import check_text
 from autotune.cli.parser import Parser, is_common, normalized
-from autotune.cli.streams import put, standard_streams
-from autotune.cli.style import Style, drawn, plain, styled
+from autotune.cli.terminal import Style, drawn, plain, put, standard_streams, styled
 from autotune.core.errors import AutotuneError
 from autotune.core.interrupt import CommandSignals
 from autotune.core.printable import printable
@@ -32,7 +30,7 @@ from autotune.core.suggestions import must_be
 from autotune.core.version import __version__
 
 if TYPE_CHECKING:
-    from autotune.cli.result import CommandResult
+    from autotune.cli.options import CommandResult
 
 _COMMANDS: Mapping[str, str] = {
     "tune": "search the families' spaces for the fastest kernel and store it",
@@ -73,8 +71,10 @@ lists all commands, and autotune COMMAND --help the options of one."""
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    if completion.VARIABLE in os.environ:
-        completion.complete(_parser(completion.command_of(os.environ.get("COMP_LINE", ""))))
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks
+        from autotune.cli.completion_command import command_of, complete
+
+        complete(_parser(command_of(os.environ.get("COMP_LINE", ""))))
     with standard_streams():
         given = normalized(sys.argv[1:] if arguments is None else arguments)
         return _ended(lambda: _answer(given))

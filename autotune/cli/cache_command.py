@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import common
+from autotune.cli.options import CommandResult, common
 from autotune.cli.outputs import check_outputs
 from autotune.cli.records import (
+    Here,
+    Verifier,
     counted,
     find_record,
     shipped,
@@ -19,11 +21,8 @@ from autotune.cli.records import (
     subject,
     user_cache,
 )
-from autotune.cli.result import CommandResult
-from autotune.cli.style import Style, ratio, styled
-from autotune.cli.table import table
 from autotune.cli.targets import target_options
-from autotune.cli.verifying import Here, Verifier
+from autotune.cli.terminal import Style, ratio, styled, table
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
 from autotune.model import Portfolio

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from autotune.cli.options import common
-from autotune.cli.result import CommandResult
-from autotune.cli.style import Style, styled
+from autotune.cli.options import CommandResult, common
 from autotune.cli.targets import choose_target, read_device, target_options
+from autotune.cli.terminal import Style, styled
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

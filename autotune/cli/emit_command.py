@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.emitted_launch import launch_document, launch_note, launch_of
-from autotune.cli.faults import fault_documents, fault_text
-from autotune.cli.options import common
+from autotune.cli.options import CommandResult, common
 from autotune.cli.problems import operation_option, problem_options, problems
 from autotune.cli.records import find_record, user_cache
-from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.targets import read_device, target_options
 from autotune.core.configuration import Configuration, Value
@@ -27,9 +24,14 @@ from autotune.core.errors import (
 from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.core.configuration import Configuration
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
+    from autotune.families.gpu.launch import LaunchPlan
     from autotune.families.parts import Preset
+    from autotune.families.rendering import Source
     from autotune.operations.problem import Problem
 
 
@@ -288,3 +290,113 @@ def _changes(family: KernelFamily, assignments: Sequence[str]) -> Mapping[str, V
             raise SpaceError(f"{name} must be one of {listed}, got {text!r}")
         changes[name] = matches[0]
     return changes
+
+
+def launch_of(
+    family: KernelFamily,
+    configuration: Configuration,
+    source: Source,
+    problem: Problem,
+    limits: DeviceLimits,
+) -> LaunchPlan | None:
+    """What a call launches, all of it kernels that the source has; None on a CPU.
+
+    Raises:
+        SpaceError: the configuration cannot be launched for these sizes.
+        FamilyError: the source has no such kernel.
+    """
+    from autotune.families.gpu.launched import check_launches
+    from autotune.families.gpu.planning import planner_of
+
+    if family.launch is None:
+        return None
+    plan = planner_of(family, configuration, problem.dtype, limits).plan(problem)
+    kernels = family.language.kernels
+    if kernels is not None:
+        check_launches(family, plan, kernels(source.text))
+    return plan
+
+
+def launch_document(family: KernelFamily, plan: LaunchPlan) -> dict[str, Any]:
+    """A plan as JSON-able values; bytes are bytes."""
+    return {
+        "kernels": [
+            {
+                "kernel": step.kernel,
+                "grid": list(step.grid),
+                "block": list(step.block),
+                "dynamic_shared_bytes": step.shared_bytes,
+                "cluster": list(step.cluster),
+            }
+            for step in plan.steps
+        ],
+        "workspace_bytes": plan.workspace_bytes,
+        "zeroed_bytes": plan.zeroed_bytes,
+        "tensor_maps": [
+            {key: value for key, value in asdict(each).items() if (key, value) != ("region", None)}
+            for each in plan.maps
+        ],
+        "runtime": dict(zip(family.runtime_parameters, plan.runtime, strict=True)),
+    }
+
+
+def launch_note(family: KernelFamily, plan: LaunchPlan, problem: Problem) -> str:
+    """A plan in one line."""
+    parts = []
+    for step in plan.steps:
+        shared = f" with {step.shared_bytes} bytes of shared memory" if step.shared_bytes else ""
+        clusters = f" in clusters of {_times(step.cluster)}" if max(step.cluster) > 1 else ""
+        parts.append(
+            f"{step.kernel} on {_times(step.grid)} blocks of {_times(step.block)}"
+            f"{clusters}{shared}"
+        )
+    text = f"launched for {problem.label}: {', then '.join(parts)}"
+    if plan.workspace_bytes is not None:
+        zeroed = f", the first {plan.zeroed_bytes} zero" if plan.zeroed_bytes else ""
+        text += f"; workspace of {plan.workspace_bytes} bytes{zeroed}"
+    if plan.maps:
+        boxes = (
+            f"{each.operand}{' of the workspace' if each.region else ''} in boxes of "
+            f"{_times(each.box)}"
+            for each in plan.maps
+        )
+        text += f"; tensor maps of {' and '.join(boxes)} elements, as stored"
+    if plan.runtime:
+        values = zip(family.runtime_parameters, plan.runtime, strict=True)
+        text += f"; {', '.join(f'{name} = {value}' for name, value in values)} at the call"
+    return text
+
+
+def _times(extents: tuple[int, ...]) -> str:
+    return " x ".join(map(str, extents))
+
+
+_AROUND = 3
+
+
+def fault_documents(text: str, faults: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Every error, with its line, counted from 1, and the numbered lines around it."""
+    lines = text.split("\n")
+    documents = []
+    for line, message in faults:
+        first = max(1, line - _AROUND)
+        around = range(first, min(len(lines), line + _AROUND) + 1)
+        documents.append(
+            {
+                "line": line,
+                "message": message,
+                "source": {str(number): lines[number - 1] for number in around},
+            }
+        )
+    return documents
+
+
+def fault_text(documents: Sequence[dict[str, Any]]) -> str:
+    """The same for people; the line that is meant is marked."""
+    parts = []
+    for each in documents:
+        parts.append(f"line {each['line']}: {each['message']}")
+        for number, line in each["source"].items():
+            mark = ">" if number == str(each["line"]) else " "
+            parts.append(f"{mark}{number:>6} | {line}".rstrip())
+    return "\n".join(parts)

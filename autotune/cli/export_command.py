@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.options import common
+from autotune.cli.options import CommandResult, common
 from autotune.cli.records import find_record, user_cache
-from autotune.cli.result import CommandResult
 from autotune.cli.targets import families_option
 
 if TYPE_CHECKING:

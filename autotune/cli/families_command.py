@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import common
-from autotune.cli.result import CommandResult
-from autotune.cli.style import Style, styled
-from autotune.cli.table import folded
+from autotune.cli.options import CommandResult, common
 from autotune.cli.targets import choose_target, read_device, target_options
+from autotune.cli.terminal import Style, folded, styled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from autotune.cli.parser import rare
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
+
+if TYPE_CHECKING:
+    from autotune.core.errors import AutotuneError
 
 
 def common() -> argparse.ArgumentParser:
@@ -68,3 +73,20 @@ def check_name(what: str, name: str) -> None:
             f"{what} must be text in {sys.getfilesystemencoding()}, got {shown(name)}: choose "
             "another name, or a locale that has its characters, such as LC_ALL=C.UTF-8"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """One command's output in both forms; the caller prints the one asked for.
+
+    Attributes:
+        document: JSON-able, for ``--json``.
+        text: for people, without the last line end.
+        exit_code: what the process exits with.
+        failure: what is told after the output: a file could not be written in the end.
+    """
+
+    document: Any
+    text: str
+    exit_code: int = 0
+    failure: AutotuneError | None = None

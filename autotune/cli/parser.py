@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
-from autotune.cli.streams import put
-from autotune.cli.style import Style, drawn, plain, styled
+from autotune.cli.terminal import Style, drawn, plain, put, styled
 from autotune.core.suggestions import did_you_mean, must_be
 
 _LEADING = ("--json", "-q", "--quiet", "--cache")

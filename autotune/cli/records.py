@@ -1,16 +1,32 @@
-"""Tuning records by id: the user's own and those that ship."""
+"""Records of the user's cache and of the package: finding one, and verifying them again."""
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import UnknownNameError
+from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.core.paths import CacheLocations, data_dir
-from autotune.store import TuningCache, read_portfolios, shipped_records
+from autotune.model import check_entry
+from autotune.store import (
+    TuningCache,
+    TuningRecord,
+    is_current,
+    parse_line,
+    read_portfolio,
+    read_portfolios,
+    shipped_records,
+    strict_json,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from autotune.core.device import Device
+    from autotune.families.family import KernelFamily
     from autotune.model import Portfolio
-    from autotune.store import TuningRecord
+    from autotune.operations.problem import Problem
 
 
 def user_cache(path: str | None) -> TuningCache:
@@ -71,3 +87,139 @@ def find_record(cache: TuningCache, prefix: str) -> TuningRecord:
         f"no record {prefix!r} {where}, nor among the shipped ones: `autotune cache list` and "
         "`autotune cache list --shipped` show those there are"
     )
+
+
+class Here:
+    """Families and devices of this machine to hold records against; read once."""
+
+    def __init__(self, extra_families: list[Path]) -> None:
+        self._extra_families = extra_families
+        self.families = functools.cache(self._load_families)
+        self.device = functools.cache(self._read_device)
+
+    def is_current(self, record: TuningRecord) -> bool:
+        """Whether a record's kernel would come out here and now as it was measured."""
+        try:
+            families = self.families(record.target, record.operation)
+            family = families.get(record.candidate.family)
+            if family is None:
+                return False
+            device = self.device(record.target, family.defined.problem_from_key(record.problem))
+        except (InputError, MissingDependencyError, UnknownNameError):
+            return False
+        return is_current(record, device, {family.name: family.digest})
+
+    def _load_families(self, target: str, operation: str) -> Mapping[str, KernelFamily]:
+        from autotune.targets.families import load_families
+        from autotune.targets.registry import make_target
+
+        make_target(target)
+        return load_families(target=target, operation=operation, extra=self._extra_families)
+
+    def _read_device(self, target: str, problem: Problem) -> Device:
+        from autotune.targets.registry import make_target
+
+        return make_target(target).device(problem)
+
+
+class Verifier:
+    """Says of a stored document whether it is ok, stale or invalid, and why.
+
+    Args:
+        cache: where it is stored.
+        here: what it is held against.
+    """
+
+    def __init__(self, cache: TuningCache, here: Here) -> None:
+        self._cache = cache
+        self._here = here
+
+    def record(self, id_: str, text: str) -> tuple[str, str]:
+        """Status and detail of a record by its document."""
+        try:
+            record = parse_line(text)
+        except InputError as error:
+            return "invalid", str(error)
+        if not isinstance(record, TuningRecord):
+            return "invalid", "the content is a portfolio"
+        if record.id != id_:
+            return "invalid", f"the content's id is {record.id}"
+        try:
+            families = self._here.families(record.target, record.operation)
+        except UnknownNameError:
+            return "ok", _unchecked(record.target)
+        family = families.get(record.candidate.family)
+        if family is None:
+            where = "" if families else f" for {record.operation}: --families names its folder"
+            return "stale", f"there is no family {record.candidate.family!r}{where}"
+        if family.digest != record.family_digest:
+            return "stale", f"family {family.name} {record.family_digest} → {family.digest}"
+        return self._in_space(record, family)
+
+    def portfolio(self, text: str) -> tuple[str, str, str]:
+        """What a portfolio is of, its status, and the detail, by its document."""
+        try:
+            portfolio = read_portfolio(strict_json.parse(text))
+        except InputError as error:
+            return "-", "invalid", str(error)
+        name = f"{subject(portfolio)} on {portfolio.fingerprint.name}"
+        named = {d for each in portfolio.entries for d in (each.binary, each.support) if d}
+        lost = sorted(digest for digest in named if self._cache.binary(digest) is None)
+        if lost:
+            return name, "invalid", f"binaries are missing or damaged: {', '.join(lost)}"
+        try:
+            families = self._here.families(portfolio.target, portfolio.operation)
+        except UnknownNameError:
+            return name, "ok", _unchecked(portfolio.target)
+        known = {family.name: family.digest for family in families.values()}
+        stale = [
+            each for each in portfolio.entries if known.get(each.family) != each.family_digest
+        ]
+        bad = self._no_programs(portfolio, families)
+        if bad:
+            return name, "invalid", bad
+        if not stale:
+            return name, "ok", ""
+        changed = ", ".join(sorted({each.family for each in stale}))
+        count = f"{len(stale)} of {counted(len(portfolio.entries), 'program')}"
+        return name, "stale", f"{count} of families that changed since: {changed}"
+
+    def _no_programs(self, portfolio: Portfolio, families: Mapping[str, KernelFamily]) -> str:
+        """What is said of a portfolio's programs that there are none of, though families hold."""
+        told = []
+        for each in portfolio.entries:
+            family = families.get(each.family)
+            if family is not None and family.digest == each.family_digest:
+                try:
+                    check_entry(each, family)
+                except InputError as error:
+                    told.append(str(error))
+        count = f"{len(told)} of {counted(len(portfolio.entries), 'program')}"
+        return f"{count} not of their families ({told[0]})" if told else ""
+
+    def _in_space(self, record: TuningRecord, family: KernelFamily) -> tuple[str, str]:
+        try:
+            problem = family.defined.problem_from_key(record.problem)
+        except InputError as error:
+            return "invalid", str(error)
+        try:
+            family.conform(record.candidate.configuration)
+        except InputError as error:
+            return "invalid", str(error)
+        try:
+            device = self._here.device(record.target, problem)
+        except MissingDependencyError as error:
+            return "ok", f"the device is not here to check against: {error}"
+        if device.fingerprint.digest != record.fingerprint.digest:
+            return "ok", f"tuned on another device, {record.fingerprint.name}"
+        try:
+            rejection = family.space(problem, device.limits).rejection(
+                record.candidate.configuration
+            )
+        except InputError as error:
+            return "invalid", str(error)
+        return ("ok", "") if rejection is None else ("invalid", str(rejection))
+
+
+def _unchecked(target: str) -> str:
+    return f"families of target {target} cannot be checked here"

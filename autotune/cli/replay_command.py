@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import common
+from autotune.cli.options import CommandResult, common
 from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.records import counted
-from autotune.cli.result import CommandResult
-from autotune.cli.table import table
+from autotune.cli.terminal import table
 from autotune.core.errors import InputError
 from autotune.core.writing import deliver
 

@@ -7,9 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import check_name, common
+from autotune.cli.options import CommandResult, check_name, common
 from autotune.cli.outputs import check_outputs
-from autotune.cli.result import CommandResult
 from autotune.cli.targets import families_option
 
 if TYPE_CHECKING:

@@ -6,13 +6,11 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import common
+from autotune.cli.options import CommandResult, common
 from autotune.cli.problems import operation_option, problem_options, problems, shapes_text
-from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
-from autotune.cli.style import Style, styled
-from autotune.cli.table import folded, table
 from autotune.cli.targets import placed_target, target_options
+from autotune.cli.terminal import Style, folded, styled, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.cli.environment import check_threads
-from autotune.cli.options import common, run_options
+from autotune.cli.options import CommandResult, common, run_options
 from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.parser import rare
 from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
-from autotune.cli.result import CommandResult
 from autotune.cli.scope import Scope
 from autotune.cli.targets import joined_target, target_options
 from autotune.cli.tuned import document, summary, winner

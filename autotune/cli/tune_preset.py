@@ -9,12 +9,11 @@ from itertools import islice
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
+from autotune.cli.options import CommandResult
 from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.problems import shapes_text
 from autotune.cli.records import stored_text
-from autotune.cli.result import CommandResult
-from autotune.cli.style import Style, ratio, styled
-from autotune.cli.table import folded, table
+from autotune.cli.terminal import Style, folded, ratio, styled, table
 from autotune.cli.tuned import document, load_lines, winner
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.problems import shapes_text
-from autotune.cli.style import Style, ratio, styled
-from autotune.cli.table import folded, width
+from autotune.cli.terminal import Style, folded, ratio, styled, width
 from autotune.core.statistics import half_width_text
 from autotune.serving.invocation import Invocation
 

@@ -13,7 +13,7 @@ import pytest
 from records import CUBIN, ENTRY, FINGERPRINT, PORTFOLIO, record
 
 from autotune.cli.cache_command import add_parser
-from autotune.cli.style import plain
+from autotune.cli.terminal import plain
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
@@ -27,7 +27,7 @@ from autotune.targets.registry import make_target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cli.result import CommandResult
+    from autotune.cli.options import CommandResult
 
 FAMILY = """\
 family = "mine"

@@ -18,9 +18,8 @@ from records import record
 
 from autotune.cli import main, parse
 from autotune.cli.records import shipped
-from autotune.cli.style import plain
 from autotune.cli.sweep_command import summary
-from autotune.cli.table import folded, table
+from autotune.cli.terminal import folded, plain, table
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.errors import MissingDependencyError

@@ -20,8 +20,8 @@ import pytest
 from records import record
 
 from autotune.cli import doctor_command, main
+from autotune.cli.doctor_command import installation_checks
 from autotune.cli.environment import VARIABLES, environment_checks
-from autotune.cli.installation import installation_checks
 from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.paths import CacheLocations

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Sequence
 
 from autotune import Gemm
-from autotune.cli.ladder import NEAR, measure, rungs
+from autotune.cli.bench_command import NEAR, measure, rungs
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.interrupt import STOP_S
 from autotune.core.measurement import Measurement, Outcome

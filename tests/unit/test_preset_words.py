@@ -11,7 +11,7 @@ import pytest
 from records import PORTFOLIO, record
 
 from autotune import Gemm
-from autotune.cli.style import drawn
+from autotune.cli.terminal import drawn
 from autotune.cli.tune_preset import _Display, _text, _use_lines
 from autotune.store import BaselineRecord
 from autotune.surveying.portfolios import Surveyed, SurveyVisit

@@ -107,7 +107,7 @@ def test_a_run_without_streams_stores_what_it_finds(warm_cache: Path, end: str, 
 def test_files_do_not_take_the_place_of_streams(cache: Path) -> None:
     """What a library writes to file 2 would end up in the first file that was opened."""
     program = (
-        "import os, sys; from autotune.cli.streams import standard_streams\n"
+        "import os, sys; from autotune.cli.terminal import standard_streams\n"
         "with standard_streams():\n"
         "    opened = os.open(os.devnull, os.O_RDONLY)\n"
         "sys.exit(0 if opened > 2 else 1)"
@@ -118,7 +118,7 @@ def test_files_do_not_take_the_place_of_streams(cache: Path) -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_signs_that_an_encoding_lacks_are_escaped(cache: Path, encoding: str) -> None:
-    program = "from autotune.cli.streams import *\nwith standard_streams(): put(chr(0x2192))"
+    program = "from autotune.cli.terminal import *\nwith standard_streams(): put(chr(0x2192))"
     done = shell(f"PYTHON -c '{program}'", cache, PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stdout, done.stderr) == (0, "\\u2192\n", "")
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from records import record
 
 from autotune.cli import main
-from autotune.cli.style import Style, drawn, plain, ratio, shows_colour, styled
-from autotune.cli.table import folded, table
+from autotune.cli.terminal import Style, drawn, folded, plain, ratio, shows_colour, styled, table
 from autotune.core.paths import CacheLocations
 from autotune.core.printable import printable
 from autotune.store import BaselineRecord, TuningCache
