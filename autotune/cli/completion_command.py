@@ -23,7 +23,7 @@ _SAMPLERS = ("auto", "tpe", "gp", "cmaes", "nsga2", "random", "exhaustive")
 
 
 def script(shell: str) -> str:
-    """What has a shell complete the command.
+    """The script that has a shell complete the command.
 
     Args:
         shell: one of `SHELLS`.

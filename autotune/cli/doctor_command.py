@@ -143,7 +143,7 @@ def _distribution() -> str:
 
 
 def _python() -> Check:
-    """Whether this Python is one that the package is for."""
+    """Check that the package is for this Python."""
     from packaging.specifiers import SpecifierSet
 
     here = platform.python_version()
@@ -157,7 +157,7 @@ def _python() -> Check:
 
 
 def _dependencies() -> Check:
-    """Whether what is installed is in the ranges that the package names."""
+    """Check that dependencies are in the ranges that the package names."""
     try:
         lines = metadata.requires(_distribution()) or []
     except metadata.PackageNotFoundError:
@@ -193,7 +193,7 @@ def _requirements(lines: list[str]) -> tuple[list[Requirement], dict[str, list[R
 
 
 def _differences(ranges: list[Requirement], *, needed: bool) -> Iterator[str]:
-    """What is wrong with one distribution, which must be in one of the ranges."""
+    """Faults of one distribution, which must be in one of the ranges."""
     name = ranges[0].name
     try:
         version = metadata.version(name)
@@ -207,7 +207,7 @@ def _differences(ranges: list[Requirement], *, needed: bool) -> Iterator[str]:
 
 
 def _data() -> Check:
-    """Whether the shipped files are there.
+    """Check that the shipped files are there.
 
     Raises:
         AutotuneError: they are not.
@@ -220,7 +220,7 @@ def _name(folder: str) -> str:
 
 
 def _families() -> Check:
-    """Whether all families can be read, those in $AUTOTUNE_FAMILIES too.
+    """Check that all families can be read, those in $AUTOTUNE_FAMILIES too.
 
     Raises:
         FamilyError: one cannot.

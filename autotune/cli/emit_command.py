@@ -69,7 +69,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What is to be printed.
+    """Choice of what is printed.
 
     Attributes:
         family: whose source.
@@ -199,7 +199,7 @@ _OF_RECORDS = (
     "operation",
     "target",
 )
-"""What a record says itself, beside the options of its target."""
+"""Options for what a record says itself, beside the options of its target."""
 
 
 def _of_record(args: argparse.Namespace) -> _Choice:
@@ -299,7 +299,7 @@ def launch_of(
     problem: Problem,
     limits: DeviceLimits,
 ) -> LaunchPlan | None:
-    """What a call launches, all of it kernels that the source has; None on a CPU.
+    """Launch of a call, all of it kernels that the source has; None on a CPU.
 
     Raises:
         SpaceError: the configuration cannot be launched for these sizes.

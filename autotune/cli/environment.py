@@ -6,12 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from autotune.core.arguments import is_on
 from autotune.core.check import Check, attempt
 from autotune.core.errors import InputError
 from autotune.core.paths import expanded
 from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean
-from autotune.core.switches import is_on
 
 PREFIX = "AUTOTUNE_"
 

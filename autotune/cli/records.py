@@ -48,14 +48,14 @@ def shipped_portfolios() -> list[Portfolio]:
 
 
 def subject(portfolio: Portfolio) -> str:
-    """What a portfolio serves: operation, types, class, and the cap of its threads."""
+    """Subject of a portfolio: operation, types, class, and the cap of its threads."""
     types = dict.fromkeys((portfolio.dtype, portfolio.out_dtype))
     text = f"{portfolio.operation} {'-'.join(types)} {portfolio.accuracy}"
     return text if portfolio.threads is None else f"{text} threads={portfolio.threads}"
 
 
 def stored_text(records: int, portfolios: int) -> str:
-    """How many there are of either; of portfolios only where there are any."""
+    """Numbers of records and portfolios; of portfolios only where there are any."""
     text = counted(records, "record")
     return f"{text} and {counted(portfolios, 'portfolio')}" if portfolios else text
 
@@ -98,7 +98,7 @@ class Here:
         self.device = functools.cache(self._read_device)
 
     def is_current(self, record: TuningRecord) -> bool:
-        """Whether a record's kernel would come out here and now as it was measured."""
+        """True where a record's kernel would come out here and now as it was measured."""
         try:
             families = self.families(record.target, record.operation)
             family = families.get(record.candidate.family)
@@ -157,7 +157,7 @@ class Verifier:
         return self._in_space(record, family)
 
     def portfolio(self, text: str) -> tuple[str, str, str]:
-        """What a portfolio is of, its status, and the detail, by its document."""
+        """Subject, status and detail of a portfolio, by its document."""
         try:
             portfolio = read_portfolio(strict_json.parse(text))
         except InputError as error:
@@ -185,7 +185,7 @@ class Verifier:
         return name, "stale", f"{count} of families that changed since: {changed}"
 
     def _no_programs(self, portfolio: Portfolio, families: Mapping[str, KernelFamily]) -> str:
-        """What is said of a portfolio's programs that there are none of, though families hold."""
+        """A portfolio's programs that its current families do not have, in words; else nothing."""
         told = []
         for each in portfolio.entries:
             family = families.get(each.family)

@@ -137,7 +137,7 @@ def document(result: SweepResult) -> dict[str, Any]:
 
 
 def summary(result: SweepResult) -> str:
-    """How much was measured, and the fastest."""
+    """Count of what was measured, and the fastest."""
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
     lines = [
         f"{shapes_text(result.problem, blas=True)} on {result.device}",

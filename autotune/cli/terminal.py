@@ -56,7 +56,7 @@ def drawn(text: str, stream: TextIO | None) -> str:
 
 
 def shows_colour(stream: TextIO | None) -> bool:
-    """Whether a stream is to have colour: NO_COLOR and FORCE_COLOR say, else whether it can."""
+    """True where a stream is to have colour: by NO_COLOR, FORCE_COLOR, else by what it is."""
     if os.environ.get("NO_COLOR"):
         return False
     if os.environ.get("FORCE_COLOR", "0") not in ("", "0"):

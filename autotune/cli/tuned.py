@@ -55,7 +55,7 @@ def winner(record: TuningRecord) -> dict[str, Any]:
 
 
 def summary(result: TuneResult) -> str:
-    """What was searched, what won, how sure that is, and how to load it."""
+    """Summary of a run: what was searched, what won, how sure that is, and how to load it."""
     best = result.best
     counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
     ended = " (interrupted)" if result.interrupted else ""
@@ -103,7 +103,7 @@ def summary(result: TuneResult) -> str:
 
 
 _DOUBTS = ("noisy", "slower")
-"""What the user should look at."""
+"""Things that the user should look at."""
 
 
 def _outcome(result: TuneResult) -> Iterator[tuple[str, str]]:

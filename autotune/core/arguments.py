@@ -128,3 +128,17 @@ def _several(name: str, expected: str, value: Any) -> Iterable[Any]:
     several = isinstance(value, Iterable) and not isinstance(value, (bytes, Mapping))
     must(name, expected, value, several)
     return value  # type: ignore[no-any-return]
+
+
+def is_on(variable: str) -> bool:
+    """True unless an environment variable that is a switch, 1 or 0, is 0.
+
+    Raises:
+        InputError: it is neither 0 nor 1.
+    """
+    told = os.environ.get(variable) or "1"
+    if told not in ("0", "1"):
+        raise InputError(
+            f"{variable} must be 0 or 1, got {shown(told)}: set it to one of them, or unset it"
+        )
+    return told == "1"

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.shapes import products_of
+from autotune.core.arguments import is_on
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.core.session import Remembered
-from autotune.core.switches import is_on
 from autotune.operations.problem import Gemm
 from autotune.runtime import usage
 from autotune.runtime.contest import MARGIN, VARIABLE, Contest, is_faster

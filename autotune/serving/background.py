@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.core import session
+from autotune.core.arguments import is_on
 from autotune.core.errors import AutotuneError, CompileError
-from autotune.core.switches import is_on
 from autotune.measuring.processes import Failure, WorkerProcess
 
 VARIABLE = "AUTOTUNE_BACKGROUND"
