@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from autotune.core.device import Device
 from autotune.core.errors import InputError, OperandError
-from autotune.operations.problem import Problem, only_gemm
+
+if TYPE_CHECKING:
+    from autotune.operations.problem import Problem
 
 
 def check_layout(problem: Problem | None, target: str) -> None:
     """Refuse a problem that is no gemm, or whose operands are transposed."""
+    from autotune.operations.problem import only_gemm  # late: listing targets needs no NumPy
+
     if problem is not None and only_gemm(problem, f"target {target}").layout != "nn":
         raise InputError(
             f"layout must be nn on target {target}, got {problem.label}: transpose the operands"

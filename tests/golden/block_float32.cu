@@ -1,20 +1,20 @@
 /*
  * gemm for cuda: family block, float32, layout nn.
  *
- * template: gemm/cuda/block.cu.j2, digest e4f303b971974a35
+ * template: gemm/cuda/block.cu.j2, digest b50822deb324174c
  * configuration: {"fragment_buffers": 2, "group": 8, "interleaved": 1, "min_blocks": 1, "pad": 4,
  *     "sk": 128, "sm": 128, "sn": 8, "stages": 2, "swizzle": 0, "transposed": 1, "tx": 8, "ty": 8,
  *     "vector": 4}
  * launch: grid (blocks, 1, 1), block (16, 16, 1), 16640 bytes of dynamic shared memory
  *   blocks = ceildiv(M, 128) * ceildiv(K, 128)
- *               SK                  A block computes SM x SK of C from tiles of A (SM x SN) and B
- *          +----+-TX-+--+           (SN x SK) in shared memory; a thread computes TY x TX of it in
- *          |    |    |  | SN        registers: TY + TX elements that it reads from shared memory serve
- *    SN    +----+----+--+           TY * TX products. With two buffers the next tiles are fetched
- *  +----+  +----+----+--+           while one is multiplied.
+ *               SK             A block computes SM x SK of C from tiles of A (SM x SN) and B
+ *          +----+-TX-+--+      (SN x SK) in shared memory; a thread computes TY x TX of it in
+ *          |    |    |  | SN   registers: TY + TX elements that it reads from shared memory serve
+ *    SN    +----+----+--+      TY * TX products. With two buffers the next tiles are fetched
+ *  +----+  +----+----+--+      while one is multiplied.
  *  TY   |->|    |    |  | SM
- *  +----+  +----+----+--+           Reference: R. Nath, S. Tomov, J. Dongarra, "An Improved MAGMA GEMM
- *  |    |  |    |    |  |           for Fermi GPUs", IJHPCA 24(4), 2010.
+ *  +----+  +----+----+--+      Reference: R. Nath, S. Tomov, J. Dongarra, "An Improved MAGMA GEMM
+ *  |    |  |    |    |  |      for Fermi GPUs", IJHPCA 24(4), 2010.
  *  +----+  +----+----+--+
  */
 

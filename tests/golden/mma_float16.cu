@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family mma, float16, layout nn.
  *
- * template: gemm/cuda/mma.cu.j2, digest b5222396bb472332
+ * template: gemm/cuda/mma.cu.j2, digest a5a195b5ec3183cb
  * configuration: {"fragments": 2, "min_blocks": 1, "sk": 128, "sm": 128, "sn": 32, "stages": 4,
  *     "warp_k": 64, "warp_m": 64}
  * launch: grid (tiles, 1, splits), block (128, 1, 1), 65536 bytes of dynamic shared memory
@@ -13,15 +13,15 @@
  *   part_stride = ceildiv(K, 2) * 2
  *   ticket_bytes = last * (splits > 1) * ceildiv(tiles, 4) * 16
  *    global memory --cp.async--> STAGES swizzled tiles in shared memory --ldmatrix--> registers
- *                                                          registers --mma.sync--> sums --> C
+ *                                                    registers --mma.sync--> sums --> C
  *
- *               SK                  A block computes SM x SK of C, each of its warps WARP_M x WARP_K of
- *          +---------+              it by instructions of tensor cores. Chunks of 16 bytes are permuted
- *          | warp|   | SN           in shared memory, so that ldmatrix meets no bank twice. With
- *    SN    +-----+---+              splits > 1 blocks share the reduction (split-K).
+ *               SK            A block computes SM x SK of C, each of its warps WARP_M x WARP_K of
+ *          +---------+        it by instructions of tensor cores. Chunks of 16 bytes are permuted
+ *          | warp|   | SN     in shared memory, so that ldmatrix meets no bank twice. With
+ *    SN    +-----+---+        splits > 1 blocks share the reduction (split-K).
  *  +----+  +-----+---+
- *  |    |  | warp|   | SM           References: PTX ISA, "Warp level matrix instructions"; A. Kerr et
- *  +----+  +-----+---+              al., "CUTLASS: Fast Linear Algebra in CUDA C++", 2017.
+ *  |    |  | warp|   | SM     References: PTX ISA, "Warp level matrix instructions"; A. Kerr et
+ *  +----+  +-----+---+        al., "CUTLASS: Fast Linear Algebra in CUDA C++", 2017.
  */
 
 using T = float;

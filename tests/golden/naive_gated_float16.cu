@@ -1,18 +1,18 @@
 /*
  * gated for cuda: family naive, float16, layout nn.
  *
- * template: gemm/cuda/naive.cu.j2, digest 95ac065fa54289b0
+ * template: gemm/cuda/naive.cu.j2, digest 679693ba7375a3de
  * configuration: {"block_x": 32, "block_y": 8, "x_along": "columns"}
  * launch: grid (blocks, 1, 1), block (32, 8, 1), no dynamic shared memory
  *   blocks = ceildiv(M, 8) * ceildiv(K, 32)
- *             k                     C[i][j] = sum over p of A[i][p] * B[p][j]
+ *             k               C[i][j] = sum over p of A[i][p] * B[p][j]
  *         +-----j--+
- *         | B   |  |  n             A thread walks along row i of A and down column j of B, both in
- *    n    +-----|--+                global memory. Threads of a warp are neighbours in a row of C: they
- *  +----+ +-----|--+                read the same element of A and neighbours of B (coalesced), or the
- *  i----> |-----x  |  m             other way round.
+ *         | B   |  |  n       A thread walks along row i of A and down column j of B, both in
+ *    n    +-----|--+          global memory. Threads of a warp are neighbours in a row of C: they
+ *  +----+ +-----|--+          read the same element of A and neighbours of B (coalesced), or the
+ *  i----> |-----x  |  m       other way round.
  *  | A  | |  C     |
- *  +----+ +--------+                Reference: CUDA C++ Programming Guide, "Matrix multiplication".
+ *  +----+ +--------+          Reference: CUDA C++ Programming Guide, "Matrix multiplication".
  */
 
 using T = float;

@@ -1,19 +1,19 @@
 /*
  * gemm for cuda: family outer, float32, layout nn.
  *
- * template: gemm/cuda/outer.cu.j2, digest aea2ad1686591c3a
+ * template: gemm/cuda/outer.cu.j2, digest 4ca209a539dcc098
  * configuration: {"min_blocks": 2, "sn": 8, "ty": 2, "warps": 8, "wide": 4}
  * launch: grid (ceildiv(K, strip), ceildiv(M, rows), 1), block (256, 1, 1), no dynamic shared
  *     memory
  *   strip = across * 4
- *         WIDE columns a thread     Short reductions (n <= SN a turn), large C. A thread keeps its
- *         +--+--+--+--+             columns of B in registers and walks down the rows of C:
- *         |  |B |  |  | n           elements of A come in panels through shared memory, where all
- *   n     +--+--+--+--+             threads of a warp read the same one. C is written as fast as
- *  +--+   +--+--+--+--+             memory takes it; nothing else crosses memory more than a few times.
+ *    WIDE columns a thread    Short reductions (n <= SN a turn), large C. A thread keeps its
+ *         +--+--+--+--+       columns of B in registers and walks down the rows of C:
+ *         |  |B |  |  | n     elements of A come in panels through shared memory, where all
+ *   n     +--+--+--+--+       threads of a warp read the same one. C is written as fast as
+ *  +--+   +--+--+--+--+       memory takes it; nothing else crosses memory more than a few times.
  *  |A |-->|  |C |  |  | m
- *  +--+   +--+|-+--+--+             Reference: S. Williams, A. Waterman, D. Patterson, "Roofline",
- *             v                     CACM 52(4), 2009: such products are bound by memory.
+ *  +--+   +--+|-+--+--+       Reference: S. Williams, A. Waterman, D. Patterson, "Roofline",
+ *             v               CACM 52(4), 2009: such products are bound by memory.
  */
 
 using T = float;

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family pipelined, float32, layout nn.
  *
- * template: gemm/cuda/pipelined.cu.j2, digest 7be82235fc685dee
+ * template: gemm/cuda/pipelined.cu.j2, digest 8e29586d5145e309
  * configuration: {"bounds": "launch", "lane_order": "z", "lanes_m": 4, "load_run": 8,
  *     "min_blocks": 1, "order": "row-serpentine", "sk": 128, "sm": 128, "sn": 16, "stages": 3,
  *     "transpose_through": "copies", "tx": 8, "ty": 8, "unaligned": "whole"}
@@ -22,14 +22,14 @@
  *   part_elements = (splits > 1) * splits * M * loaded_k
  *    global memory --cp.async--> STAGES tiles of A and B in shared memory --> registers --> C
  *
- *               SK                  A block computes SM x SK of C, a warp a part of it, a thread TY x TX
- *          +---------+              elements. Tiles of the next STAGES - 1 steps are on their way while
- *          | warp|   | SN           one is multiplied. With splits > 1 blocks share the reduction
- *    SN    +-----+---+              (split-K): parts go to the workspace, and `sum_splits`, or the last
- *  +----+  +-----+---+              block of a tile, adds them up in their order.
+ *               SK           A block computes SM x SK of C, a warp a part of it, a thread TY x TX
+ *          +---------+       elements. Tiles of the next STAGES - 1 steps are on their way while
+ *          | warp|   | SN    one is multiplied. With splits > 1 blocks share the reduction
+ *    SN    +-----+---+       (split-K): parts go to the workspace, and `sum_splits`, or the last
+ *  +----+  +-----+---+       block of a tile, adds them up in their order.
  *  |    |  | warp|   | SM
- *  +----+  +-----+---+              References: A. Kerr et al., "CUTLASS: Fast Linear Algebra in CUDA
- *                                   C++", 2017; CUDA C++ Programming Guide, "Asynchronous data copies".
+ *  +----+  +-----+---+       References: A. Kerr et al., "CUTLASS: Fast Linear Algebra in CUDA
+ *                            C++", 2017; CUDA C++ Programming Guide, "Asynchronous data copies".
  */
 
 using T = float;

@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest 1b343cab29cb6f42
+ * template: gemm/cuda/skinny.cu.j2, digest d86c6d0f0ef31b51
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8,
  *     "wide": 4}
  * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 9216 bytes of dynamic shared
@@ -15,16 +15,17 @@
  *   tiles = strips * ceildiv(short, 4)
  *   ticket_bytes = (splits > 1) * ceildiv(tiles, 4) * 16
  *   part_bytes = (splits > 1) * tiles * splits * 4 * strip * 4
- *     side = "rows": C has few rows (FEW a block); `side = "columns"` is the same, transposed.
  *
- *               k (streamed)        Threads lie across the outputs and down the reduction. Each reads
- *         +--------------------+    vectors of the large operand once, LOADS of them on their way at any
- *         |  |  |  | B |  |  | | n  time, and multiplies them by FEW factors from a panel of the small
- *         +--------------------+    operand in shared memory. Sums of the threads down the reduction
- *     n                             meet in shared memory; with splits > 1, blocks share the reduction
- *   +----+ +-------------------+    and the last one of a tile adds up what all have (split-K).
- *   | A  | |        C          | FEW
- *   +----+ +-------------------+    Reference: J. Chen et al., "TSM2", ICS 2019.
+ *     side = "rows": C has few rows (FEW a block); "columns" is the same, transposed.
+ *
+ *               k (streamed)      Threads lie across the outputs and down the reduction. Each reads
+ *         +------------------+    vectors of the large operand once, LOADS of them on their way at
+ *         |  |  | B |  |  |  | n  any time, and multiplies them by FEW factors from a panel of the
+ *         +------------------+    small operand in shared memory. Sums of the threads down the
+ *     n                           reduction meet in shared memory; with splits > 1, blocks share the
+ *   +----+ +-----------------+    reduction, and the last one of a tile adds up all parts (split-K).
+ *   | A  | |       C         | FEW
+ *   +----+ +-----------------+    Reference: J. Chen et al., "TSM2", ICS 2019.
  */
 
 using T = float;

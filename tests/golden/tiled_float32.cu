@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family tiled, float32, layout nn.
  *
- * template: gemm/cuda/tiled.cu.j2, digest 0cce5bf798a64754
+ * template: gemm/cuda/tiled.cu.j2, digest 04be4cb00a0ff731
  * configuration: {"boundary": "checked", "pad": 0, "size": "static", "tile": 32, "unroll": 32}
  * launch: grid (ceildiv(M, 32) * ceildiv(K, 32), 1, 1), block (32, 32, 1), no dynamic shared memory
  *   workspace: 0 bytes
@@ -9,12 +9,12 @@
  *   squares_n = ceildiv(N, 32)
  *   squares_k = ceildiv(K, 32)
  *                k
- *         +----+----+----+          A block computes a square of C. Its threads copy a square of A and
- *         |    | B->|    | n        one of B to shared memory, an element each, multiply them, and go on
- *    n    +----+----+----+          to the next squares along the reduction: every element that is
- *  +----+ +----+----+----+          read from global memory serves a row or a column of threads.
+ *         +----+----+----+   A block computes a square of C. Its threads copy a square of A and
+ *         |    | B->|    | n one of B to shared memory, an element each, multiply them, and go on
+ *    n    +----+----+----+   to the next squares along the reduction: every element that is
+ *  +----+ +----+----+----+   read from global memory serves a row or a column of threads.
  *  | A->| |    | C  |    | m
- *  +----+ +----+----+----+          Reference: CUDA C++ Programming Guide, "Shared memory".
+ *  +----+ +----+----+----+   Reference: CUDA C++ Programming Guide, "Shared memory".
  */
 
 using T = float;

@@ -1,17 +1,17 @@
 /*
  * gemm for cuda: family volkov, float32, layout nn.
  *
- * template: gemm/cuda/volkov.cu.j2, digest 2fcf6d1388b0a112
+ * template: gemm/cuda/volkov.cu.j2, digest 4b4d248e819b029e
  * configuration: {"sk": 64, "sm": 16, "sn": 32, "transposed": 1, "unroll": 32}
  * launch: grid (ceildiv(M, 16) * ceildiv(K, 64), 1, 1), block (64, 1, 1), no dynamic shared memory
  *          a column a thread
- *          +-+-+-+-+-+              A block stages a tile of A in shared memory; a thread reads its
- *          | |b| | | | SN           column of B straight from global memory, and keeps its column of C
- *    SN    +-+-+-+-+-+              (SM elements) in registers: every element of B serves SM products,
- *  +----+  +-+-+-+-+-+              with factors that all threads of a warp read at the same address.
+ *          +-+-+-+-+-+       A block stages a tile of A in shared memory; a thread reads its
+ *          | |b| | | | SN    column of B straight from global memory, and keeps its column of C
+ *    SN    +-+-+-+-+-+       (SM elements) in registers: every element of B serves SM products,
+ *  +----+  +-+-+-+-+-+       with factors that all threads of a warp read at the same address.
  *  | A  |  | |c| | | | SM
- *  +----+  +-+-+-+-+-+              Reference: V. Volkov, J. W. Demmel, "Benchmarking GPUs to Tune Dense
- *                                   Linear Algebra", SC 2008.
+ *  +----+  +-+-+-+-+-+       Reference: V. Volkov, J. W. Demmel, "Benchmarking GPUs to Tune Dense
+ *                            Linear Algebra", SC 2008.
  */
 
 using T = float;

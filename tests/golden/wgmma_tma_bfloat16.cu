@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family wgmma, bfloat16, layout nn.
  *
- * template: gemm/cuda/wgmma.cu.j2, digest 3a7a9a26ce4cfd27
+ * template: gemm/cuda/wgmma.cu.j2, digest 1dd62649fe8025c7
  * configuration: {"cluster_k": 1, "cluster_m": 2, "cluster_n": 1, "consumers": 2, "min_blocks": 1,
  *     "ping_pong": 0, "sk": 128, "sm": 128, "stages": 4, "store": "tma"}
  * launch: grid (blocks, 1, 1), block (384, 1, 1), clusters of (2, 1, 1), 181312 bytes of dynamic
@@ -19,18 +19,18 @@
  *   part_bytes = (splits > 1) * splits * M * part_columns * 4
  *
  *    global memory --TMA--> ring of STAGES tiles in shared memory --wgmma--> registers --> C
- *                           arrived[s]: full    freed[s]: empty
+ *                           arrived[s]: full   freed[s]: empty
  *
  *    producer warp group    waits for an empty stage, has the next tiles of A and B copied there
- *    consumer warp groups   wait for a full stage and multiply it; PING_PONG: a tile of C each, in turns
+ *    consumer warp groups   wait for a full stage, multiply; PING_PONG: a tile of C each, in turns
  *
- *               SK                  Blocks are persistent: they take tiles of C in turns. With splits > 1
- *          +---------+              a tile comes in parts of the reduction (split-K), which go to the
- *          |    B    | SN           workspace, where `sum_splits` adds them up in their order. Blocks of
- *    SN    +---------+              a cluster share tiles (multicast), or the reduction of a tile.
+ *               SK          Blocks are persistent: they take tiles of C in turns. With splits > 1
+ *          +---------+      a tile comes in parts of the reduction (split-K), which go to the
+ *          |    B    | SN   workspace, where `sum_splits` adds them up in their order. Blocks of
+ *    SN    +---------+      a cluster share tiles (multicast), or the reduction of a tile.
  *  +----+  +---------+
- *  | A  |  |    C    | SM           References: PTX ISA, "wgmma", "mbarrier", "cp.async.bulk.tensor";
- *  +----+  +---------+              NVIDIA CUTLASS 3, warp-specialised persistent kernels.
+ *  | A  |  |    C    | SM   References: PTX ISA, "wgmma", "mbarrier", "cp.async.bulk.tensor";
+ *  +----+  +---------+      NVIDIA CUTLASS 3, warp-specialised persistent kernels.
  */
 
 using T = float;

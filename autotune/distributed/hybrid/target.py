@@ -10,7 +10,6 @@ from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
 from autotune.distributed.checks import check_layout, described_gpu
-from autotune.operations.problem import only_gemm
 from autotune.serving.reports import Doctor
 from autotune.serving.target import Option, Placement, Target
 
@@ -137,6 +136,7 @@ class HybridTarget(Target):
     ) -> BoundKernel:
         """The emitted program; its threads and streams are made at the first call."""
         from autotune.distributed.hybrid.kernel import bind
+        from autotune.operations.problem import only_gemm
 
         device.check_here()
         gemm = only_gemm(problem, "target hybrid")
