@@ -1,7 +1,7 @@
 /*
  * gemm for cuda: family skinny, float32, layout nn.
  *
- * template: gemm/cuda/skinny.cu.j2, digest d86c6d0f0ef31b51
+ * template: gemm/cuda/skinny.cu.j2, digest 3fa5709a6d0421d7
  * configuration: {"few": 4, "held": 4, "loads": 8, "min_blocks": 2, "side": "rows", "warps": 8,
  *     "wide": 4}
  * launch: grid (ceildiv(short, 4), strips, splits), block (256, 1, 1), 9216 bytes of dynamic shared
@@ -22,8 +22,8 @@
  *         +------------------+    vectors of the large operand once, LOADS of them on their way at
  *         |  |  | B |  |  |  | n  any time, and multiplies them by FEW factors from a panel of the
  *         +------------------+    small operand in shared memory. Sums of the threads down the
- *     n                           reduction meet in shared memory; with splits > 1, blocks share the
- *   +----+ +-----------------+    reduction, and the last one of a tile adds up all parts (split-K).
+ *     n                           reduction meet in shared memory. With splits > 1 blocks share it,
+ *   +----+ +-----------------+    and the last one of a tile adds up all parts (split-K).
  *   | A  | |       C         | FEW
  *   +----+ +-----------------+    Reference: J. Chen et al., "TSM2", ICS 2019.
  */
