@@ -146,10 +146,16 @@ def subject_of(text: str) -> Subject:
 
 
 def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
-    """A portfolio as a JSON-able document; its digest is over all the rest."""
+    """A portfolio as a JSON-able document; its digest is over all the rest.
+
+    Raises:
+        InputError: what is written could not be read again.
+    """
     content = msgspec.json.decode(msgspec.json.encode(portfolio, enc_hook=_builtin))
     document = {"format": FORMAT, "terms": list(TERMS), **content}
-    return {**document, "digest": _digest_of(document)}
+    document["digest"] = _digest_of(document)
+    read_portfolio(document)
+    return document
 
 
 def _builtin(value: Any) -> Any:

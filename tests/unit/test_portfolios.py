@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,11 @@ def test_terms_that_came_later_cost_part_of_what_is_usual(
         # Of caches and words between rows nothing is usual.
         assert each[known:] == pytest.approx([sectors, 0.0, 0.0, 0.0, 0.0, ragged])
     assert read.entries[0].prices[:known] == PORTFOLIO.entries[0].prices[:known]
+
+
+def test_what_could_not_be_read_again_is_not_written() -> None:
+    with pytest.raises(InputError, match=r"loss must be a finite number"):
+        portfolio_document(replace(PORTFOLIO, loss=math.nan))
 
 
 def test_the_cache_keeps_one_for_a_device_and_its_binaries(tmp_path: Path) -> None:
