@@ -74,7 +74,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is measured for one problem."""
+    """The measurements asked of one problem."""
 
     problem: Problem
     target: Target
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 
 def _job(args: argparse.Namespace, problem: Problem, scope: Scope) -> _Job:
-    """What is to be measured; nothing is compiled or run to find out.
+    """The measurements to make; nothing is compiled or run to find out.
 
     Raises:
         InputError: no family serves the problem, or the device is not here.

@@ -81,7 +81,7 @@ def _choices() -> Check:
 
 
 def _recorded(path: Path) -> Check:
-    """Whether a program can write its shapes there."""
+    """A check that a program can write its shapes there."""
     place = path if path.exists() else path.absolute().parent
     if not place.exists() or path.is_dir() or not os.access(place, os.W_OK):
         return Check.note(

@@ -105,7 +105,7 @@ def _reason_stored(path: Path, place: CacheLocations) -> str | None:
 
 
 def _stored(path: Path) -> str | None:
-    """What a file is that others write to; None of any other, and where there is none."""
+    """The kind of a file that others write to; None of any other, and where there is none."""
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -140,7 +140,7 @@ def _storage(args: argparse.Namespace) -> Iterator[Path]:
 
 
 def _same(one: Path, other: Path) -> bool:
-    """Whether two paths lead, or would lead, to the same file."""
+    """Return whether two paths lead, or would lead, to the same file."""
     if one.exists() and other.exists():
         return one.samefile(other)
     return os.path.realpath(one) == os.path.realpath(other)

@@ -134,7 +134,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def is_common(argument: str) -> bool:
-    """Whether it is an option that every command has."""
+    """Return whether every command has the option."""
     return argument.partition("=")[0] in _LEADING
 
 

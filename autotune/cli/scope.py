@@ -1,4 +1,4 @@
-"""What a command line is about: a target, an operation, and the families for both."""
+"""The scope of a command line: a target, an operation, and the families for both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scope:
 
     @classmethod
     def of(cls, args: argparse.Namespace, named: Sequence[str] = ()) -> Scope:
-        """What the options mean.
+        """Read the options.
 
         Without ``--target`` that is the best target this machine has, or the best with devices to
         choose from where one is named. If it lacks one of the families named, or the operation,

@@ -60,7 +60,7 @@ def families_option(parser: argparse._ActionsContainer) -> None:
 
 
 def _add_own_options(parser: argparse.ArgumentParser) -> None:
-    """What each target can be told, in groups of those that it is for."""
+    """Add the options of targets, in groups by the targets that they are for."""
     from autotune.targets.registry import all_options
 
     groups: dict[str, argparse._ArgumentGroup] = {}
@@ -111,7 +111,7 @@ def choose_target(args: argparse.Namespace) -> str:
 
 
 def _own_options(args: argparse.Namespace, target: str) -> dict[str, object]:
-    """What was given of the options that a target has."""
+    """The given options that a target has."""
     from autotune.targets.registry import target_class
 
     names = [option.name for option in target_class(target).OPTIONS]

@@ -77,7 +77,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
 
 
 def _preset(args: argparse.Namespace) -> TuningPreset:
-    """What is tuned, which no other option may say."""
+    """The problem to tune, which no other option may say."""
     from autotune.surveying.presets import DEFAULT_SECONDS, find_preset, preset_of_shapes
 
     said = f"--shapes {args.shapes}" if args.preset is None else f"--preset {args.preset}"
@@ -177,7 +177,7 @@ class _Display:
             )
 
     def _lot(self, dtype: str, threads: int | None) -> str:
-        """Which problems a portfolio is for."""
+        """The problems that a portfolio is for."""
         if threads is not None:
             return f"{dtype}, {threads} thread{'' if threads == 1 else 's'}"
         return f"{dtype}, all threads" if self._capped else dtype

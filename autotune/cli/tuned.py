@@ -1,4 +1,4 @@
-"""What was tuned, as documents and for people: the winner, how sure that is, how to load it."""
+"""Results of tuning, as documents and for people: the winner, how sure that is, how to load it."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ _DOUBTS = ("noisy", "slower")
 
 
 def _outcome(result: TuneResult) -> Iterator[tuple[str, str]]:
-    """What was stored, what serves from now on, and what is to be known of it."""
+    """The stored record, the one that serves from now on, and caveats."""
     best, serving = result.best, result.serving
     if best.noisy:
         yield "noisy", f"{best.caveats[-1]}: tune again on a quieter machine"

@@ -56,12 +56,12 @@ def whole(
 
 
 def seed(value: Any) -> int:
-    """What random numbers are drawn from."""
+    """The seed of random numbers."""
     return whole("seed", value, least=0)
 
 
 def workers(value: Any) -> int | None:
-    """How many processes compile; None takes the default."""
+    """The number of processes that compile; None takes the default."""
     return None if value is None else whole("workers", value, most=MOST_WORKERS)
 
 
@@ -72,12 +72,12 @@ def seconds(name: str, value: Any) -> float:
 
 
 def is_whole(value: object) -> TypeGuard[SupportsIndex]:
-    """Whether something is a whole number, Python's or NumPy's; booleans are none."""
+    """Return whether something is a whole number, Python's or NumPy's; booleans are none."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether something is a real number that a float can be; booleans are none."""
+    """Return whether something is a real number that a float can be; booleans are none."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:

@@ -1,4 +1,4 @@
-"""What was looked at on this machine, what was found, and how to mend it."""
+"""Checks of this machine: a subject, a finding, and a remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autotune.core.errors import AutotuneError
 
 
 class Status(StrEnum):
-    """How something that was looked at is."""
+    """The status of a check."""
 
     OK = "ok"
     NOTE = "note"
@@ -52,7 +52,7 @@ class Check:
 
     @classmethod
     def refused(cls, name: str, error: Exception, status: Status = Status.PROBLEM) -> Check:
-        """What an exception says; messages of ours have the remedy after their last colon."""
+        """The finding of an exception; messages of ours have the remedy after their last colon."""
         text = " ".join(str(error).split())
         if not isinstance(error, AutotuneError):
             return cls(name, status, f"{type(error).__name__}: {text}".removesuffix(": "))
@@ -67,7 +67,7 @@ class Check:
 def attempt(
     name: str, look: Callable[[], Check], failing: Status = Status.PROBLEM, remedy: str = ""
 ) -> Check:
-    """What a look finds; an exception is a finding, too.
+    """Run a check; an exception is a finding, too.
 
     Args:
         name: of the check, where it raises.

@@ -52,7 +52,7 @@ class DeviceFingerprint:
         return f"{self.kind}-{name}-{self.digest[:8]}"
 
     def likeness(self, other: "DeviceFingerprint") -> int:
-        """How much two devices have in common: fields that agree, and the name."""
+        """The likeness of two devices: fields that agree, and the name."""
         same = sum(other.fields.get(name) == value for name, value in self.fields.items())
         return same + (self.name == other.name)
 

@@ -48,7 +48,7 @@ class AutotuneError(Exception):
 
 
 class InputError(AutotuneError, ValueError):
-    """What the caller gave cannot be used."""
+    """An argument cannot be used."""
 
     exit_code = 2
 

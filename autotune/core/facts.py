@@ -42,7 +42,7 @@ def stamps_of(files: Iterable[Path]) -> tuple[Stamp, ...]:
 
 
 def unchanged(stamps: Iterable[Stamp]) -> bool:
-    """Whether files are as they were."""
+    """Return whether files are as they were."""
     try:
         for path, changed_ns, size in stamps:
             status = os.stat(path)  # noqa: PTH116 - half the time of making a Path

@@ -1,4 +1,4 @@
-"""What programs with threads and forks need: locks that a fork finds free, and what it loses."""
+"""Threads and forks: locks that a fork finds free, and threads that it loses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _lost = False
 
 
 def threads_are_lost() -> bool:
-    """Whether this process is a child by fork of one whose Numba threads do not outlive that.
+    """Return whether this is a child by fork of a process whose Numba threads do not outlive that.
 
     Those of GNU OpenMP do not: Numba ends a child at its next parallel call. Those of TBB do if
     the main thread forked, and those of workqueue do.

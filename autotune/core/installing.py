@@ -1,4 +1,4 @@
-"""How what is missing is installed: from a checkout, since the package is on no index."""
+"""Commands that install missing extras: from a checkout, since the package is on no index."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _no_cache(path: Path, origin: str) -> str:
-    """What to say of a file that is not a cache."""
+    """The error of a file that is not a cache."""
     remedy = "give the folder or the .sqlite file of one"
     if path.suffix == ".jsonl":
         remedy = f"records in such a file are stored in one by `autotune cache import {path.name}`"
@@ -226,7 +226,7 @@ def others_who_write(path: Path) -> str | None:
 
 
 def can_write(folder: Path) -> bool:
-    """Whether this process may write a folder, or make it where it is missing."""
+    """Return whether this process may write a folder, or make it where it is missing."""
     if folder.is_relative_to(NOWHERE):
         return False
     place = next((each for each in (folder, *folder.parents) if os.path.lexists(each)), folder)
@@ -235,7 +235,7 @@ def can_write(folder: Path) -> bool:
 
 
 def no_space(path: Path) -> str:
-    """What to say of a full disk."""
+    """The message of a full disk."""
     return (
         f"No space left on device of {path.parent}, or in your quota: free some space, or give "
         "another folder with --cache or AUTOTUNE_CACHE"

@@ -1,4 +1,4 @@
-"""What strangers wrote, brought into a form that may be printed.
+"""Untrusted text, brought into a form that may be printed.
 
 A control character in a name drives the terminal that the name is printed on, a lone surrogate
 cannot be encoded at all, and a value may be a megabyte long. Errors and the command line's output

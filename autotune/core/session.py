@@ -1,4 +1,4 @@
-"""What a process remembers: its caches, one way to forget them, and one hook of forks.
+"""The caches of a process, with one way to forget them and one hook of forks.
 
 Whatever is kept of files, devices, kernels and memory is registered here, so that `contents` says
 what there is. Functions of their arguments alone may use `functools.cache` as ever.

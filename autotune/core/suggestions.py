@@ -11,7 +11,7 @@ _LONGEST_LISTING = 50
 
 
 def must_be(what: str, given: object, known: Collection[str]) -> str:
-    """What something must be, what it is, and what was probably meant."""
+    """An error's text: the rule, the value, and the likely meaning."""
     return f"{what} must be one of {listed(known)}, got {shown(given)}{did_you_mean(given, known)}"
 
 

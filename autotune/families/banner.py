@@ -1,4 +1,4 @@
-"""What emitted source says of itself first: what it is, of what, and how it is launched.
+"""The opening comment of emitted source: family, template, configuration and launch.
 
 Nothing in it varies between runs, devices or problems.
 """
@@ -52,7 +52,7 @@ def banner(
 
 
 def launch_lines(family: KernelFamily, constants: Mapping[str, Value], layout: str) -> list[str]:
-    """How kernels are launched, over sizes, limits and parameters passed at the call."""
+    """Lines on the launch, over sizes, limits and parameters passed at the call."""
     launch = family.launch
     if launch is None:
         return []

@@ -1,4 +1,4 @@
-"""What Numba and Python keep of an emitted module: loaded only if it is what was written here.
+"""Compiled files of emitted modules, by Numba and Python: loaded only if written here.
 
 They unpickle those files, so every one must have the digest that was noted when it was made.
 """
@@ -51,7 +51,7 @@ class CompiledFiles:
         return noted if isinstance(noted, dict) else {}
 
     def made_by(self, version: str) -> bool:
-        """Whether a version of Numba has compiled all of it, as far as its indices say.
+        """Return whether a version of Numba has compiled all of it, as far as its indices say.
 
         What another process is compiling now has not been noted yet.
         """

@@ -46,7 +46,7 @@ class EpilogueOperand:
 
 @dataclass(frozen=True, slots=True)
 class EpilogueText:
-    """What a template is given to apply an epilogue with.
+    """The text of an epilogue in a template.
 
     Attributes:
         formula: for a comment: "relu(value + bias)".
@@ -69,7 +69,7 @@ CUDA_NAME, NUMBA_NAME = "{}_", "_{}"
 
 
 def emitted_names(operation: Operation, name: str) -> Mapping[str, str]:
-    """What sources call an operation's arguments, by the arguments' own names.
+    """The names of an operation's arguments in sources, by the arguments' own names.
 
     Args:
         operation: whose kernels take them.

@@ -106,7 +106,7 @@ class Language:
 
     @property
     def launched(self) -> bool:
-        """Whether families say how they are launched."""
+        """True if families say how they are launched."""
         return self.block_restrictions is not None
 
 
@@ -180,7 +180,7 @@ class KernelFamily:
 
     @property
     def adopted(self) -> bool:
-        """Whether it is one of gemm's, as it computes another operation with an epilogue."""
+        """True if it is one of gemm's that computes another operation with an epilogue."""
         return self.epilogue and self.operation != GEMM.name
 
     @property
@@ -304,7 +304,7 @@ class KernelFamily:
             ) from error
 
     def thread_count(self, configuration: Mapping[str, Value], dtype: str) -> int:
-        """How many threads a CPU kernel of this family uses.
+        """The number of threads that a CPU kernel of this family uses.
 
         Raises:
             SpaceError: a parameter is missing, or the count is no whole number >= 1.

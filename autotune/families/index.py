@@ -100,7 +100,7 @@ class FamilyEntry:
 
     @property
     def holds(self) -> bool:
-        """Whether all files are as they were."""
+        """Return whether all files are as they were."""
         return unchanged(self.files) and unchanged(self.template_files)
 
 

@@ -66,7 +66,7 @@ def _import(path: Path) -> ModuleType:
 
 
 def one_line(error: Exception) -> str:
-    """What a compiler has against a source, without the excerpts of it that follow."""
+    """A compiler's error in one line, without the excerpts of the source that follow."""
     # Numba prefixes the reason with the name of the pass.
     lines = [line.strip() for line in str(error).splitlines()]
     told = [line for line in lines if line and not line.startswith(("Failed in", "-"))]

@@ -100,7 +100,7 @@ class TensorMap:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a GPU kernel is launched; every division in it must be whole.
+    """The launch of a GPU kernel; every division in it must be whole.
 
     Attributes:
         grid: thread blocks along x, y and z.
@@ -152,7 +152,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """How a program divides a product, for the model of its time (`autotune.model`).
+    """The work of a program, as the cost model counts it (`autotune.model`).
 
     Attributes:
         tile: rows and columns of C and reduction steps of a unit of work: of a thread block on a
@@ -179,13 +179,13 @@ class Work:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """How it divides a product: tile, parts, in_block, copied and share."""
+        """The expressions that divide a product: tile, parts, in_block, copied and share."""
         return (*self.tile, self.parts, self.in_block, self.copied, self.share)
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """What a rank, or a thread that drives a GPU, multiplies at a time.
+    """The product that a rank, or a thread that drives a GPU, makes at a time.
 
     Attributes:
         m: rows of its A and C.

@@ -211,14 +211,14 @@ _WRITTEN: dict[tuple[Path, str], Path] = session.keep("written programs", {}, la
 
 
 def _fact(name: str, target: str, key: object) -> str:
-    """What a source is known by before it is rendered."""
+    """The key of a source before it is rendered."""
     text = json.dumps([name, target, key, _renderer()], sort_keys=True)
     return f"source {hashlib.sha256(text.encode()).hexdigest()}"
 
 
 @session.cached()
 def _renderer() -> list[object]:
-    """What renders: the same key is another source after this code has changed."""
+    """Digest of the rendering code, part of the key: sources are rendered anew when it changes."""
     package = Path(__file__).parents[1]
     modules = (
         each
@@ -230,7 +230,7 @@ def _renderer() -> list[object]:
 
 
 def _is_named_by_its_digest(path: Path) -> bool:
-    """Whether a source is what was rendered under its name."""
+    """Return whether a source is what was rendered under its name."""
     try:
         digest = hashlib.sha256(read_regular(path, LARGEST_PROGRAM)).hexdigest()
     except OSError:

@@ -1,4 +1,4 @@
-"""What templates of Python are given, and what they must emit."""
+"""Names for templates of Python, and checks of the emitted source."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def numba_names(
 
 
 def numba_epilogue(following: Epilogue, dtype: str) -> EpilogueText | None:
-    """What templates are given of an epilogue; it is the same for all element types."""
+    """The names of an epilogue for templates, the same for all element types."""
     return epilogue_in_numba(following)
 
 

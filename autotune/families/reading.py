@@ -46,7 +46,7 @@ _DEFAULT_LAYOUTS = ("nn",)
 
 
 def is_foreign(path: Path, languages: Mapping[str, Language]) -> bool:
-    """Whether a file is the family of a target that `languages` lacks."""
+    """Return whether a file is the family of a target that `languages` lacks."""
     target = Table.read(path).value("target")
     return isinstance(target, str) and target not in languages
 
@@ -208,7 +208,7 @@ def _operation_name(top: Table, target: str, languages: Mapping[str, Language]) 
 def _computes_epilogues(
     top: Table, operation: str, languages: Mapping[str, Language], language: Language
 ) -> bool:
-    """Whether a family computes operations too that are gemm with an epilogue."""
+    """Return whether a family also computes operations that are gemm with an epilogue."""
     offered = top.flag("epilogue")
     if offered and (operation not in OPERATIONS or language.epilogue is None):
         able = [name for name, each in languages.items() if each.epilogue is not None]

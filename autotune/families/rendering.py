@@ -166,7 +166,7 @@ def _checked(family: KernelFamily, known: dict[str, Value]) -> dict[str, Value]:
 
 
 def _epilogue(family: KernelFamily, dtype: str) -> dict[str, object]:
-    """What is emitted under which name, and what follows the product that it computes."""
+    """The names of an operation's entry and epilogue in a template."""
     following, language = epilogue_of(family.defined), family.language
     given = None
     if following is not None and language.epilogue is not None:

@@ -48,7 +48,7 @@ class Scope:
         self._texts.add(name)
 
     def is_text(self, expression: Expression) -> bool:
-        """Whether an expression is a text: no operator makes one, so it is one literal or name."""
+        """Return whether an expression is a text: a literal or a name; no operator makes one."""
         match expression.root:
             case Constant(value=str()):
                 return True

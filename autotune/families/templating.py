@@ -210,7 +210,7 @@ def _references(source: str, name: str, path: str | None) -> tuple[tuple[int, st
 
 
 def template_exists(template: str, folders: tuple[Path, ...]) -> bool:
-    """Whether one of `folders` has the template."""
+    """Return whether one of `folders` has the template."""
     return any((folder / template).is_file() for folder in folders)
 
 

@@ -1,4 +1,4 @@
-"""How long programs take on problems nobody has timed, learned for each device."""
+"""The cost model: times of programs on problems nobody has timed, learned for each device."""
 
 from autotune.model.book import PriceBook, Program, Timed, with_copies
 from autotune.model.building import Built, build

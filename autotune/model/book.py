@@ -271,7 +271,7 @@ class PriceBook:
 
 
 def _still_holds(program: Program, counted: NDArray[np.float64] | None) -> bool:
-    """Whether known prices are of use: they must be near what was measured since."""
+    """Return whether known prices are of use: they must be near what was measured since."""
     if counted is None or program.known is None:
         return True
     measured = np.array([seconds for _, _, seconds, _ in program.timed])
@@ -293,7 +293,7 @@ _LOADS_OF_ONE = 0.0
 def volumes(
     tiles: tuple[int, int, int] | NDArray[np.float64], places: int, rate: float = 1.0
 ) -> NDArray[np.float64]:
-    """What each term's price is proportional to, from one tile to another.
+    """The volumes that each term's price is proportional to, from one tile to another.
 
     Args:
         tiles: rows, columns and steps of a tile, or of each, shape (tiles, 3).

@@ -35,7 +35,7 @@ many."""
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What was made of a price book.
+    """The portfolio of a price book.
 
     Attributes:
         entries: the portfolio's, in the order of what they bring.

@@ -45,7 +45,7 @@ class Calls:
 
 
 class Choice(NamedTuple):
-    """What was chosen for a shape.
+    """The choice for a shape.
 
     Attributes:
         entry: the program.
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
 
 
 def strangeness(sizes: Sizes, largest: float) -> float:
-    """What a prediction is to be multiplied with for a problem much larger than all timed ones.
+    """The factor of a prediction for a problem much larger than all timed ones.
 
     What takes time at sizes where operands are beyond the caches, small problems do not tell.
 

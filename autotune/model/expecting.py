@@ -1,4 +1,4 @@
-"""What a device's prices say of configurations that nobody has timed: a prior for searches."""
+"""A prior for searches: a device's prices on configurations that nobody has timed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Expectation: TypeAlias = Callable[[Columns], NDArray[np.float64]]
 def expected_log_time(
     family: KernelFamily, prices: Sequence[float], problem: Gemm, limits: DeviceLimits
 ) -> Expectation | None:
-    """What a family's prices say of its configurations; None where no model speaks of it.
+    """The estimate of a family's prices for its configurations; None where there is no model.
 
     Args:
         family: the configurations' family.

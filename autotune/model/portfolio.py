@@ -31,7 +31,7 @@ Threads: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What tells one program from another.
+    """The key of a program.
 
     Attributes:
         family: its family's name.
@@ -82,7 +82,7 @@ class Entry:
 
     @property
     def key(self) -> Key:
-        """Which program it is."""
+        """The program's key."""
         return Key(self.family, self.layout, self.configuration)
 
 

@@ -125,7 +125,7 @@ class Priced:
             self._of_parts = of["bytes of parts"][even] * programs.tile_elements
 
     def seconds(self, sizes: Sizes) -> Column:
-        """What a problem takes each program, in their `order`; the caller's to change."""
+        """Predicted seconds of every program, ordered by `order`. The array is fresh."""
         m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
         unaligned = sizes.unaligned
         traffic = np.array((1.0, m * n * itemsize, n * k * itemsize, m * k * itemsize))

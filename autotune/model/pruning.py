@@ -1,4 +1,4 @@
-"""Which calls of a portfolio's programs are worth looking at when a shape comes.
+"""Calls of a portfolio's programs that are worth looking at when a shape comes.
 
 A program may be called in a hundred ways, most of which are the best nowhere. To count the terms
 of all of them would take longer than many products do.

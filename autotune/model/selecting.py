@@ -1,4 +1,4 @@
-"""Which programs a portfolio needs: few that together are fast on all shapes."""
+"""Selection of a portfolio's programs: few that together are fast on all shapes."""
 
 from __future__ import annotations
 

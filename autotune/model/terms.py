@@ -1,4 +1,4 @@
-"""What the time of a product is made of: terms that are counted, each at a price to be learned.
+"""Terms of a product's time: features that are counted, each at a coefficient to be learned.
 
 A program covers C with tiles; the reduction of a tile may be divided into parts. A part of a tile
 is a *unit*: a thread block of a GPU. Every multiprocessor (a *place*) holds some units at a time,
@@ -92,7 +92,7 @@ class Sizes:
 
     @property
     def products(self) -> float:
-        """How many there are to be added up: M N K."""
+        """The number of products to be added up: M N K."""
         return float(self.m) * self.n * self.k
 
     @property
@@ -104,7 +104,7 @@ class Sizes:
 
     @property
     def unaligned(self) -> tuple[int, int]:
-        """How ill the rows of A, and of B, lie as they are stored.
+        """The misalignment of the rows of A, and of B, as they are stored.
 
         0 are whole vectors, `BY_WORDS` no whole vectors but words, `BETWEEN_WORDS` not even those.
         """
@@ -113,7 +113,7 @@ class Sizes:
 
     @property
     def c_unaligned(self) -> bool:
-        """Whether the rows of C are no whole vectors."""
+        """True if the rows of C are no whole vectors."""
         return _ill(self.k * self.itemsize) > 0
 
     @property
@@ -125,7 +125,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class Chip:
-    """What of a device terms are counted with.
+    """The figures of a device that terms are counted with.
 
     Attributes:
         places: multiprocessors; 1 of a CPU, whose units follow each other.
@@ -139,7 +139,7 @@ class Chip:
     far: int = 0
 
     def beyond(self, sizes: Sizes) -> tuple[float, float]:
-        """How far the larger operand is beyond the near cache, and all of them beyond the far one.
+        """The bytes of the larger operand beyond the near cache, and of all beyond the far one.
 
         0 is within and 1 is beyond; what has half of the cache to what has twice as much is partly
         there, by the logarithm of its size.
@@ -165,7 +165,7 @@ def _beyond(count: int, cache: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a program does at a time, for one choice of what is passed at the call.
+    """A work tile of a program, for one choice of what is passed at the call.
 
     Attributes:
         tile: rows and columns of C, and reduction steps.
@@ -257,7 +257,7 @@ class Programs:
         return len(self.parts)
 
     def divided(self, sizes: Sizes) -> Division:
-        """How each program divides a problem among the places."""
+        """The division of a problem among the places, by program."""
         tiles = self._tiles * np.array([[sizes.m], [sizes.k], [sizes.n]])
         np.ceil(tiles, out=tiles)
         units = tiles[0] * tiles[1]
@@ -351,7 +351,7 @@ class Programs:
 
 
 class Division(NamedTuple):
-    """How programs divide a problem, an element of each array for a program.
+    """The division of a problem by programs, an element of each array for a program.
 
     Attributes:
         full: waves in which places have all they can hold.

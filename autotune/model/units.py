@@ -84,7 +84,7 @@ class Units:
         return max(1, blocks)
 
     def of(self, configuration: Mapping[str, Value]) -> Unit:
-        """What the program does at a time.
+        """The work tile of the program.
 
         Args:
             configuration: the program's, with other values of free parameters or not.
@@ -127,7 +127,7 @@ class Units:
         return np.column_stack([found, relative.prod(axis=1), relative[:, :2].prod(axis=1)])
 
     def _columns(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
-        """What the expressions in [work] come to."""
+        """The values of the expressions in [work]."""
         table = np.empty((count, len(self._work.expressions)))
         names: dict[str, Any] = {**self._known, **free}
         for place, (name, expression) in enumerate(
@@ -146,7 +146,7 @@ class Units:
 
 
 def is_modelled(family: KernelFamily, problem: Gemm) -> bool:
-    """Whether a survey may try a family's programs for a problem.
+    """Return whether a survey may try a family's programs for a problem.
 
     They must say what they do, and read the operands as they are stored: prices of programs are
     learned for each layout, and those of copies belong to none of them.
@@ -193,7 +193,7 @@ def rate_of(family: KernelFamily, limits: DeviceLimits) -> float:
 
 
 def chip_of(limits: DeviceLimits) -> Chip:
-    """What of a device terms are counted with."""
+    """The figures of a device that terms are counted with."""
     names = limits.names()
     if "multiprocessor_count" in names:
         return Chip(int(names["multiprocessor_count"]))

@@ -1,4 +1,4 @@
-"""What is computed: problems, what is right for them, and how results are verified.
+"""Operations: problems, their references, and verification.
 
 Nothing here knows how or where something is computed.
 """

@@ -103,13 +103,13 @@ ACCURACIES: Mapping[str, Accuracy] = {
 
 
 def admits(wanted: str, offered: str) -> bool:
-    """Whether a kernel of accuracy class `offered` may serve a problem that asks for `wanted`."""
+    """Return whether a kernel of class `offered` may serve a problem that asks for `wanted`."""
     return offered == wanted or wanted in ACCURACIES[offered].serves
 
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far C may be from the float64 reference.
+    """The distance that C may have from the float64 reference.
 
     With S = |alpha| |A| |B| + |beta| |C0|, the error of element ij may be `factor` times S_ij, or,
     where the class promises accuracy only in norm, `factor` times the largest element of S; and
@@ -161,7 +161,7 @@ class Tolerance:
         return cls(known.factor(2 * sums.unit_roundoff, sizes), known.normwise, *final)
 
     def allowed(self, scale: NDArray[Any], largest: float, expected: NDArray[Any]) -> NDArray[Any]:
-        """How far each element may be off.
+        """The error that each element may have.
 
         Args:
             scale: S.

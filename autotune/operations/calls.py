@@ -1,4 +1,4 @@
-"""What a call of any operation's kernel must look like, wherever its operands are."""
+"""Checks of a kernel's call, for any operation, wherever its operands are."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def check_unread(operation: Operation, scalars: Mapping[str, float]) -> None:
 
 
 def out_overlaps(name: str) -> OperandError:
-    """What to say of an output that shares an element with an input."""
+    """The error of an output that shares an element with an input."""
     return OperandError(f"out overlaps {name} in memory: pass a separate array as out")
 
 
@@ -90,7 +90,7 @@ def number(name: str, value: Any, wanted: str = "a number") -> Any:
 
 
 def is_complex(held: object) -> bool:
-    """Whether a number is of a complex type, whatever its imaginary part is."""
+    """Return whether a number is of a complex type, whatever its imaginary part is."""
     return isinstance(held, complex | np.complexfloating)
 
 

@@ -72,7 +72,7 @@ class Case:
 
     @property
     def special(self) -> bool:
-        """Whether operands hold NaN and infinity, which are the reference's to propagate."""
+        """True if operands hold NaN and infinity, which are the reference's to propagate."""
         return self.distribution == SPECIAL
 
     def told(self, names: Sequence[str]) -> str:
@@ -155,7 +155,7 @@ PRODUCT_CASES = (
 
 
 def cases_of(problem: Problem) -> tuple[Case, ...]:
-    """What every program of a problem's operation is verified at.
+    """The cases that every program of a problem's operation is verified at.
 
     Those are, of other operations than matrix products, the shapes that the operation names or
     ragged ones, and large ones; scalars and padding take turns.
@@ -266,7 +266,7 @@ def _made(problem: Problem, shapes: tuple[tuple[int, ...], ...]) -> tuple[Case, 
 
 
 def _has(problem: Problem, shape: tuple[int, ...]) -> bool:
-    """Whether there are such operands, and few enough elements to be checked at once."""
+    """Return whether there are such operands, and few enough elements to be checked at once."""
     try:
         operands = problem.with_sizes(*shape).operands
     except InputError:

@@ -49,7 +49,7 @@ class Along:
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What follows a matrix product.
+    """The epilogue of a matrix product.
 
     Attributes:
         formula: over `VALUE`, scalars and operands; `VALUE` alone where nothing follows.
@@ -66,7 +66,7 @@ class Epilogue:
 
 @functools.lru_cache(maxsize=256)
 def epilogue_of(operation: Operation) -> Epilogue | None:
-    """What follows the product in an operation; None in those that are not computed by gemm's.
+    """The epilogue of an operation; None in those that are not computed by gemm's.
 
     Raises:
         InputError: the operation is no product with an epilogue; the message begins with the key
@@ -189,7 +189,7 @@ class _Splitter:
         return self._without_product(node)
 
     def _scaling(self, side: ast.expr, name: str) -> Iterator[tuple[int, ast.expr]]:
-        """What multiplies an operand on one side of the product, beside itself."""
+        """The factor of an operand on one side of the product."""
         found = 0
         for sign, factor in _factors(1, side):
             if _is(factor, name):
@@ -252,14 +252,14 @@ def _is(node: ast.expr, name: str) -> bool:
 
 
 def _place(parts: Sequence[tuple[int, ast.expr]]) -> int:
-    """Which of several parts has the product in it."""
+    """The one of several parts that has the product in it."""
     return next(
         number for number, (_, part) in enumerate(parts) if any(map(_is_product, ast.walk(part)))
     )
 
 
 def _terms(node: ast.expr, sign: int) -> Iterator[tuple[int, ast.expr]]:
-    """What a sum is made of, each with its sign."""
+    """The terms of a sum, each with its sign."""
     match node:
         case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as symbol, right=right):
             yield from _terms(left, sign)
@@ -271,7 +271,7 @@ def _terms(node: ast.expr, sign: int) -> Iterator[tuple[int, ast.expr]]:
 
 
 def _factors(sign: int, node: ast.expr) -> Iterator[tuple[int, ast.expr]]:
-    """What a product of elements is made of, each with its sign."""
+    """The factors of a product of elements, each with its sign."""
     match node:
         case ast.BinOp(left=left, op=ast.Mult(), right=right):
             yield from _factors(sign, left)

@@ -83,7 +83,7 @@ _ADDING: Mapping[type[ast.operator], Function] = {**_BINARY, ast.Sub: operator.a
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """What an operation's output becomes, as in ``alpha * tril(A) @ B + beta * C``.
+    """The formula of an operation's output, as in ``alpha * tril(A) @ B + beta * C``.
 
     Numbers, names of operands and scalars, ``+ - * @`` with NumPy's broadcasting, and functions:
     ``tril``, ``triu`` (the elements on and below, on and above the diagonal), ``maximum``,
@@ -111,7 +111,7 @@ class Formula:
 
     @property
     def tree(self) -> ast.expr:
-        """What was parsed; whoever has it changes nothing of it."""
+        """The parsed tree; nothing of it may be changed."""
         return _parsed(self.text)
 
     @property
@@ -121,7 +121,7 @@ class Formula:
 
     @property
     def is_masked(self) -> bool:
-        """Whether it has triangles, whose zeros kernels leave out: with infinity they make NaN."""
+        """True if it has triangles, whose zeros kernels leave out: with infinity they make NaN."""
         calls = (each.func for each in ast.walk(self.tree) if isinstance(each, ast.Call))
         return any(isinstance(each, ast.Name) and each.id in ("tril", "triu") for each in calls)
 
@@ -130,7 +130,7 @@ class Formula:
         return tuple(_factors(self.tree, name, frozenset()))
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """What the output becomes, in the precision of the operands.
+        """Evaluate the output, in the precision of the operands.
 
         Args:
             values: of every name that it mentions, an array or a number.

@@ -82,7 +82,7 @@ class GuardedArray:
         self._bits[place] = self._poison
 
     def spoilt(self, place: tuple[int, ...]) -> bool:
-        """Whether an element holds that."""
+        """Return whether an element holds that."""
         return bool(self._bits[place] == self._poison)
 
     def seal(self) -> None:
@@ -106,15 +106,15 @@ class GuardedArray:
 
     @property
     def unwritten(self) -> int:
-        """How many elements still hold what `poison` left."""
+        """The number of elements that still hold what `poison` left."""
         return int(np.count_nonzero(self._bits == self._poison))
 
     def same_as(self, values: Matrix) -> bool:
-        """Whether the array holds exactly `values`."""
+        """Return whether the array holds exactly `values`."""
         return np.array_equal(self._bits, values.view(self._bits.dtype))
 
     def damage(self) -> str | None:
-        """Which guard zone was written, or None."""
+        """The guard zone that was written, or None."""
         zones = {
             "before the first row": self._before,
             "after the last row": self._after,

@@ -37,7 +37,7 @@ _LARGEST_EXAMPLE = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What kernels compute: an output, by a formula, from inputs and scalars.
+    """An operation: an output, by a formula, from inputs and scalars.
 
     Attributes:
         name: what users call it, and the entry of kernels.
@@ -114,7 +114,7 @@ class Operation:
 
     @property
     def shape_text(self) -> str:
-        """What a shape is made of, as ``MxN``."""
+        """A shape's text, as ``MxN``."""
         return "x".join(self.sizes)
 
     @property
@@ -135,7 +135,7 @@ class Operation:
 
     @property
     def arguments(self) -> tuple[Argument, ...]:
-        """What kernels take, in order; parameters that are passed at the call come after."""
+        """The arguments of kernels, in order; parameters passed at the call come after."""
         return _arguments(self)
 
     @property
@@ -144,7 +144,7 @@ class Operation:
         return _packed(self)
 
     def reads_output(self, scalars: Mapping[str, float]) -> bool:
-        """Whether the output is read too: where no zero multiplies it in the formula.
+        """Return whether the output is read too: where no zero multiplies it in the formula.
 
         Args:
             scalars: those that do not have their defaults.
@@ -461,7 +461,7 @@ def _parts(operand: Operand) -> tuple[Argument, ...]:
 
 
 def _all_arguments(operation: Operation) -> tuple[Argument, ...]:
-    """What kernels take where nothing is left out."""
+    """The arguments of kernels where nothing is left out."""
     parts: dict[str, tuple[Argument, ...]] = {}
     for size in operation.sizes:
         parts[size] = (Argument(size.lower(), Kind.SIZE),)
@@ -534,12 +534,12 @@ def _check_result(operation: Operation) -> None:
 
 
 def _extents(operation: Operation, sizes: Mapping[str, int]) -> dict[int, str]:
-    """What extents of operands are called: sizes by their names, others by their expressions."""
+    """The names of operands' extents: sizes by their names, others by their expressions."""
     texts = itertools.chain(*(operand.shape for operand in operation.operands))
     found = {operation.evaluated(text, sizes): text for text in texts}
     return found | {size: name for name, size in sizes.items()}
 
 
 def baseline_of(operation: Operation, target: str) -> str | None:
-    """What kernels of an operation are compared with on a target; None where it names nothing."""
+    """The baseline of an operation on a target; None where it names none."""
     return dict(operation.baselines).get(target)

@@ -170,7 +170,7 @@ def check_expression(key: str, text: str, names: set[str]) -> None:
 
 
 class Kind(Enum):
-    """What an argument is."""
+    """The kind of an argument."""
 
     SIZE = "size"
     SCALAR = "scalar"

@@ -47,7 +47,7 @@ class Memory(Protocol):
         ...
 
     def spoilt(self, place: Place) -> bool:
-        """Whether it is still there."""
+        """Return whether it is still there."""
         ...
 
 

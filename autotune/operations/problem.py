@@ -104,7 +104,7 @@ class Gemm(Problem):
 
     @property
     def blas(self) -> tuple[int, int, int]:
-        """What BLAS calls m, n and k."""
+        """The sizes in BLAS's names m, n and k."""
         return self.m, self.k, self.n
 
     def __post_init__(self) -> None:
@@ -182,7 +182,7 @@ def check_problem(problem: Any) -> None:
 
 
 def multiplies(operation: Operation) -> bool:
-    """Whether an operation is ``alpha A B + beta C`` of matrices, which libraries compute."""
+    """Return whether an operation is ``alpha A B + beta C`` of matrices, as libraries compute."""
     return isinstance(operation, MatrixOperation) and operation.result == GEMM.result
 
 

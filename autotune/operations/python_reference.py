@@ -18,7 +18,7 @@ from autotune.core.errors import ExpressionError
 
 @dataclass(frozen=True, slots=True)
 class PythonReference:
-    """What an operation's output becomes, by a function of its operands and scalars.
+    """The output of an operation, by a function of its operands and scalars.
 
     Its text is parsed to learn what it takes, and run only to compute: to verify a kernel, or to
     time NumPy beside it. It has the methods of `Formula`.
@@ -59,7 +59,7 @@ class PythonReference:
         return (frozenset(),) if name in self.names else ()
 
     def evaluate(self, values: Mapping[str, Any]) -> Any:
-        """What the output becomes, in the precision of the operands.
+        """Evaluate the output, in the precision of the operands.
 
         Args:
             values: of every name that it takes, an array or a number.
@@ -82,7 +82,7 @@ class PythonReference:
         return result
 
     def magnitude(self, values: Mapping[str, Any]) -> Any:
-        """What rounding errors are relative to.
+        """The magnitude that rounding errors are relative to.
 
         Nothing is known of what is added up inside. Where all is sums of products, the function of
         absolute values is what a formula would say; terms that cancel leave the result, or its

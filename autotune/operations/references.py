@@ -1,4 +1,4 @@
-"""What a result must be: random operands, float64 references, and the error that is allowed."""
+"""References of results: random operands, float64 products, and the error that is allowed."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ class SampledReference:
         self._width = b.shape[1]
 
     def worst(self, c: Matrix, tolerance: Tolerance) -> Deviation:
-        """What is farthest off, relative to `tolerance`; its error is NaN where C is NaN."""
+        """The element farthest off, relative to `tolerance`; its error is NaN where C is NaN."""
         return self.worst_of(
             c[self.rows], c[:, self.columns], _product(c, self.vectors), tolerance
         )
@@ -300,7 +300,7 @@ class SampledReference:
 def _placed(
     found: Deviation, rows: NDArray[np.int64] | None, columns: NDArray[np.int64] | None
 ) -> Deviation:
-    """What is off in some rows or columns, by its place in the whole."""
+    """The deviation in some rows or columns, by its place in the whole."""
     if found.place is None:
         return found
     row, column = found.place

@@ -28,7 +28,7 @@ Kernel: TypeAlias = Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a check found.
+    """The verdict of a check.
 
     Attributes:
         error: largest error relative to what is allowed; 1 is the limit.
@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        """Whether the kernel passed."""
+        """True if the kernel passed."""
         return not self.reason
 
 
@@ -55,7 +55,7 @@ def find_flaw(
     unwritten: int,
     output: Array,
 ) -> Verdict | None:
-    """What is wrong with the memory that a kernel leaves, or None.
+    """The flaw of the memory that a kernel leaves, or None.
 
     Args:
         case: what was computed.
@@ -173,12 +173,12 @@ class Check:
 
     @property
     def contents(self) -> int:
-        """How many contents take turns."""
+        """The number of contents that take turns."""
         return len(self._contents)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What a kernel is called with: the operands, then the case's scalars."""
+        """The arguments of a kernel: the operands, then the case's scalars."""
         return (*self.operands, *self._scalars)
 
     def turn(self) -> None:
@@ -206,7 +206,7 @@ class Check:
         self._out.spoil(place)
 
     def spoilt(self, place: Place) -> bool:
-        """Whether an element of the output is unwritten."""
+        """Return whether an element of the output is unwritten."""
         return self._out.spoilt(place)
 
     def prepare(self) -> None:

@@ -57,7 +57,7 @@ class CudaText:
 
     @property
     def uses_element_type(self) -> bool:
-        """Whether the source speaks of ``T``, the element type."""
+        """Return whether the source speaks of ``T``, the element type."""
         return re.search(r"\bT\b", blanked(self.text, texts=True)) is not None
 
     def dtypes(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def _macro(definition: Definition, name: str) -> str:
 
 
 def _mismatch(taken: Taken, kind: Kind, dtypes: Sequence[str]) -> str | None:
-    """What an argument must be, where it is not."""
+    """The rule that an argument breaks, or None."""
     if kind is Kind.ADDRESS:
         if not taken.pointer:
             return "a pointer"

@@ -1,4 +1,4 @@
-"""What a kernel of one's own computes and what of it is tuned, as two TOML files say it."""
+"""The definition of a kernel of one's own, as two TOML files say it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFERENCE_FILE = "reference.py"
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How a GPU kernel is launched.
+    """The launch of a GPU kernel.
 
     Attributes:
         grid: thread blocks along x, y and z, expressions.
@@ -72,14 +72,14 @@ class Definition:
 
     @property
     def becomes(self) -> str:
-        """What the output becomes, in one line."""
+        """The formula of the output, in one line."""
         result = self.operation.result
         what = result.head if isinstance(result, PythonReference) else result.text
         return f"{self.operation.output.name} = {what}"
 
     @property
     def threads(self) -> bool:
-        """Whether a parameter says how many threads of a processor work."""
+        """True if a parameter says how many threads of a processor work."""
         return "threads" in self.parameters and self.target == "cpu"
 
     def taking(self, arguments: Sequence[str]) -> Definition:

@@ -1,4 +1,4 @@
-"""What a user says of a kernel of their own, checked and made a definition."""
+"""The description of a kernel of one's own, checked and made a definition."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ASKED = "as the kernel's restrictions ask"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What `autotune.kernel` is told of a kernel, whatever its source; see there."""
+    """The arguments of `autotune.kernel`, whatever the source; see there."""
 
     operands: Mapping[str, Shape]
     out: Mapping[str, Shape]
@@ -175,7 +175,7 @@ class Description:
 
 
 def _result(reference: str | Callable[..., Any]) -> Formula | PythonReference:
-    """What the output becomes; of a function without what it uses."""
+    """The formula of the output; of a function without what it uses."""
     if callable(reference):
         text = function_text(reference)
         read_now(text, REFERENCE_MODULES)
@@ -312,7 +312,7 @@ def _extents(key: str, given: Sequence[str]) -> tuple[str, str, str]:
 def _needs(
     grid: Grid, parameters: Mapping[str, object], derived: Mapping[str, str]
 ) -> dict[str, str]:
-    """What a block needs, against which limits of the device are checked.
+    """The needs of a block, which the device's limits are checked for.
 
     Registers are known once a kernel is compiled, and are checked then: a warp has 8 of each
     thread at least.

@@ -122,7 +122,7 @@ def _whole(function: FunctionType) -> str:
 
 
 def looked_up(text: FunctionText, name: str) -> Any:
-    """What a name of a function's outside stands for.
+    """The value of a name from a function's outside.
 
     Raises:
         InputError: nothing has that name, in the function's closure or module.
@@ -147,7 +147,7 @@ def _tree(text: str) -> ast.FunctionDef:
 
 
 def _body(text: str) -> str:
-    """What follows the colon that ends a function's head."""
+    """The text after the colon that ends a function's head."""
     depth = 0
     lines = text.splitlines(keepends=True)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):

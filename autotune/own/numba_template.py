@@ -170,7 +170,7 @@ def _option(value: object) -> str:
 
 
 def _passed(definition: Definition, name: str) -> str:
-    """What the entry calls the function with for one of its arguments."""
+    """The entry's argument for one of the function's."""
     defined = definition.operation
     for operand in defined.operands:
         if operand.name == name:

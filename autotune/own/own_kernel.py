@@ -110,7 +110,7 @@ class OwnKernel:
 
     @property
     def name(self) -> str:
-        """What it is called, on the command line too."""
+        """The name, on the command line too."""
         return self._definition.name
 
     @property
@@ -130,7 +130,7 @@ class OwnKernel:
 
     @functools.cached_property
     def operation(self) -> Operation:
-        """What it computes, as its folder says."""
+        """The operation, as its folder says it."""
         return find_operation(self.name, [self.folder], self.target)
 
     def problem(self, **fields: Any) -> Any:
@@ -172,7 +172,7 @@ class OwnKernel:
         return result
 
     def load(self, problem: Any = None, *, match: str = "exact", **fields: Any) -> Kernel:
-        """What was tuned for some sizes, from the cache.
+        """Load the tuned kernel for some sizes from the cache.
 
         Args:
             problem: what for; None takes `fields`.
@@ -234,7 +234,7 @@ class OwnKernel:
         return kernel
 
     def _device_of(self, operand: Any) -> int | str | None:
-        """Which device an operand is on, where it says so."""
+        """The device of an operand, where it says so."""
         if self._device is not None or self.target == "cpu":
             return self._device
         return _ordinal(getattr(operand, "device", None))
@@ -249,7 +249,7 @@ class OwnKernel:
         return kernel
 
     def _found(self, problem: Any, device: int | str | None) -> Kernel | None:
-        """What is in the cache; None where it is to be tuned."""
+        """The kernel in the cache; None where it is to be tuned."""
         try:
             return load(
                 problem,
@@ -312,7 +312,7 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _key(inputs: tuple[Any, ...], out: Any) -> Any:
-    """What operands have in common that one kernel serves: types, shapes, device."""
+    """The key of operands that one kernel serves: types, shapes, device."""
     try:
         first = inputs[0]
         device = getattr(first, "device", None)

@@ -88,13 +88,13 @@ def without_annotations(text: str) -> str:
 
 
 def _foreign(annotation: ast.expr | None) -> TypeGuard[ast.expr]:
-    """Whether an annotation has names that are not Python's own."""
+    """Return whether an annotation has names that are not Python's own."""
     nodes = [] if annotation is None else ast.walk(annotation)
     return any(isinstance(each, ast.Name) and not hasattr(builtins, each.id) for each in nodes)
 
 
 def is_of(lines: Sequence[str], function: FunctionType) -> bool:
-    """Whether a file has the code of a function, in the lines where it was.
+    """Return whether a file has the code of a function, in the lines where it was.
 
     Where pytest has rewritten its assertions, nothing is known, and it is taken to.
     """

@@ -1,4 +1,4 @@
-"""What a function uses from outside, taken along: imports, constants and further functions."""
+"""Names that a function uses from outside: imports, constants and further functions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PLAIN = (bool, int, float, complex, str)
 
 @dataclass(slots=True)
 class Surroundings:
-    """What a function needs around it in a module of its own.
+    """The surroundings of a function in a module of its own.
 
     Attributes:
         imports: statements, by the name that each binds.
@@ -44,12 +44,12 @@ class Surroundings:
 
     @property
     def parallel(self) -> bool:
-        """Whether it has Numba's `prange`."""
+        """True if it has Numba's `prange`."""
         return any(text.endswith("import prange") for text in self.imports.values())
 
 
 def surroundings(text: FunctionText, modules: tuple[str, ...]) -> Surroundings:
-    """What a function uses from outside, as it is now.
+    """Collect the names that a function uses from outside, as they are now.
 
     Args:
         text: the function.

@@ -70,7 +70,7 @@ def times(studies: Sequence[Study]) -> Section:
 
 
 def failures(studies: Sequence[Study]) -> Section:
-    """How trials ended, and why some were not timed to the end."""
+    """Outcomes of trials, and reasons why some were not timed to the end."""
     counts = [(study.name, *counted) for study in studies for counted in study.counts.items()]
     rows = [{"s": name, "k": outcome, "v": count} for name, outcome, count in counts]
     figure = Figure(

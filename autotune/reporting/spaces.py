@@ -18,7 +18,7 @@ _BAR = {"type": "bar", "cornerRadiusEnd": 2}
 
 
 def importance(found: Mapping[str, Sequence[Importance]]) -> Section:
-    """How much each parameter decides whether a configuration is a fast one, by study."""
+    """The importance of parameters for fast configurations, by study."""
     known = {name: several for name, several in found.items() if several}
     share = percent_text(FAST_SHARE).replace(".0", "")
     text = [

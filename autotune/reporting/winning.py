@@ -97,7 +97,7 @@ def _finals(record: TuningRecord) -> str:
 
 
 def progress(studies: Sequence[Study], measure: Measure) -> Section:
-    """How fast each study came to what it found."""
+    """The progress of each study to its best."""
     if not any(study.ranked for study in studies):
         return Section("progress", "Progress", ("No trial was verified and timed to the end.",))
     variants = [("trials", charts.progress(studies, measure, by_time=False))]

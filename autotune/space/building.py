@@ -75,7 +75,7 @@ def build(
 
 
 def _mask(dimensions: Sequence[Dimension], conjuncts: Sequence[Term]) -> NDArray[np.bool_]:
-    """Whether all conjuncts hold, for every combination of values; an axis for each parameter."""
+    """A mask of the combinations of values for which all conjuncts hold; a parameter an axis."""
     known: dict[Term, Column] = {}
     for axis, dimension in enumerate(dimensions):
         if dimension.term is not None:

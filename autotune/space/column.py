@@ -66,7 +66,7 @@ class Column(NamedTuple):
 
     @property
     def is_array(self) -> bool:
-        """Whether the values differ from row to row."""
+        """True if the values differ from row to row."""
         return isinstance(self.values, np.ndarray)
 
     @property

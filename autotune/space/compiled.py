@@ -144,7 +144,7 @@ class _Writer:
         return ast.IfExp(when.tree, values, ast.Constant(None))
 
     def term(self, expression: Expression) -> _Term:
-        """What an expression comes to."""
+        """The term of an expression."""
         if not expression.names <= self._known.keys():
             return self._never()
         values = {n: each.value for n, each in self._known.items() if isinstance(each, Constant)}

@@ -125,7 +125,7 @@ class Expression:
         return np.asarray(column.values), column.defined
 
     def holds(self, names: Mapping[str, Value]) -> bool:
-        """Whether the expression is defined and true at one point; raises ExpressionError."""
+        """Return whether the expression is defined and true at a point; raises ExpressionError."""
         try:
             return bool(self.evaluate(names))
         except UndefinedError:

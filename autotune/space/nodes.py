@@ -263,7 +263,7 @@ def _folded(conjunction: bool, operands: Sequence[Node], known: Mapping[str, Val
 
 
 def measure(node: Node, limit: int) -> tuple[int, int]:
-    """How many nodes the tree has, and how many levels; counting stops beyond `limit` nodes."""
+    """The numbers of nodes and of levels of the tree; counting stops beyond `limit` nodes."""
     size = depth = 0
     pending = [(node, 1)]
     while pending and size <= limit:
@@ -333,7 +333,7 @@ _BINDING = (
 
 
 def _binding(node: Node) -> int:
-    """How tightly the top of the tree binds; leaves and calls bind tightest."""
+    """The precedence of the top of the tree; leaves and calls bind tightest."""
     if isinstance(node, Conditional):
         return -1
     if isinstance(node, Junction):

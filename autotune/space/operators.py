@@ -1,4 +1,4 @@
-"""What each operator of the expression language does to one value and to a column of them.
+"""Operators of the expression language, on one value and on a column of them.
 
 Every operator has a scalar form, which is the definition, and a vectorised form that takes the
 fast way where NumPy is certain to give what the scalar form gives: integers are tracked by a bound
@@ -260,7 +260,7 @@ class Operator:
 
     @property
     def decides(self) -> bool:
-        """Whether its values are truth values."""
+        """True if its values are truth values."""
         return self.symbol in _DECIDING
 
     def __reduce__(self) -> str:

@@ -79,7 +79,7 @@ class TunableParameter:
             object.__setattr__(self, "default", plain_value(self.default))
 
     def _listed(self) -> tuple[Any, ...]:
-        """What was given, taken once: it may be a generator, even one without an end."""
+        """The given values, taken once: they may be a generator, even one without an end."""
         values = self.values
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise self._no_list()
@@ -122,12 +122,12 @@ class TunableParameter:
 
     @property
     def is_numeric(self) -> bool:
-        """Whether all values are numbers, so that they have an order; booleans do not count."""
+        """True if all values are numbers, so that they have an order; booleans do not count."""
         return all(isinstance(v, int | float) and not isinstance(v, bool) for v in self.values)
 
     @property
     def has_text(self) -> bool:
-        """Whether a value is a string."""
+        """True if a value is a string."""
         return str in map(type, self.values)
 
     def column(self) -> Column:

@@ -54,7 +54,7 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class FunnelStep:
-    """What one restriction leaves of a space.
+    """The rest of a space after one restriction.
 
     Attributes:
         expr: the restriction's text.

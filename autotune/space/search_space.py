@@ -274,7 +274,7 @@ class SearchSpace:
         return None
 
     def funnel(self) -> list[FunnelStep]:
-        """What remains after the first, the first two, ... of the restrictions."""
+        """The sizes after the first, the first two, ... of the restrictions."""
         remaining = self._system.remaining()
         return [
             FunnelStep(restriction.text, restriction.reason, count)

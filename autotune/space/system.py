@@ -163,7 +163,7 @@ class RestrictionSystem:
 
 
 def _constants_hold(conjuncts: Iterable[Term]) -> bool:
-    """Whether the conjuncts that are about no parameter hold."""
+    """Return whether the conjuncts that are about no parameter hold."""
     return all(bool(term.holds({})) for term in conjuncts if not term.scope)
 
 

@@ -73,7 +73,7 @@ class Term:
         return self.scope.bit_length() - 1
 
     def inputs(self) -> Iterator[Term]:
-        """What it is computed from at its level: maximal terms of lower levels, not constants."""
+        """The inputs at its level: maximal terms of lower levels, not constants."""
         last = 1 << self.scope.bit_length() >> 1
         for operand in self.operands:
             if operand.scope >= last:

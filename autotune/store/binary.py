@@ -70,7 +70,7 @@ class _Document(Struct, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class BinaryRecord:
-    """What a record says of the binary it was measured with.
+    """The binary that a record was measured with.
 
     Attributes:
         digest: SHA-256 of the binary, in hex.

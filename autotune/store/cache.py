@@ -237,7 +237,7 @@ class TuningCache:
         return self._checked(self.documents(fingerprint, operation, target, problem))
 
     def problems(self, operation: str, target: str) -> list[tuple[str, str]]:
-        """What there are records of: digest of the fingerprint, problem as canonical JSON."""
+        """The problems of records: digest of the fingerprint, problem as canonical JSON."""
         query = (
             "SELECT DISTINCT fingerprint, problem FROM records WHERE operation = ? AND target = ?"
         )
@@ -360,7 +360,7 @@ class TuningCache:
         return [str(study) for (study,) in self._read(query, ())]
 
     def measured_problems(self, operation: str, target: str) -> list[MeasuredProblem]:
-        """What there are measurements of, for one operation and target."""
+        """The problems of measurements, for one operation and target."""
         query = (
             "SELECT fingerprint, problem, count(*) FROM measurements WHERE operation = ? "
             "AND target = ? AND outcome = ? GROUP BY fingerprint, problem"
@@ -376,7 +376,7 @@ class TuningCache:
             raise CacheError(f"{self.path}: a measurement cannot be read: {error}") from error
 
     def count_measurements(self, *, before: str) -> int:
-        """How many measurements were stored before a moment (UTC, ISO 8601)."""
+        """The number of measurements that were stored before a moment (UTC, ISO 8601)."""
         query = "SELECT count(*) FROM measurements WHERE created < ?"
         return sum(count for (count,) in self._read(query, (checks.moment("before", before),)))
 
@@ -390,7 +390,7 @@ class TuningCache:
             return connection.execute(statement, (moment,)).rowcount
 
     def damage(self) -> list[str]:
-        """What is wrong with the file; empty for a sound one.
+        """The faults of the file; none for a sound one.
 
         SQLite looks at its pages and indices; a binary has to have its digest, and a record to lie
         under its own key, where it is looked for. Documents that cannot be read are not told:

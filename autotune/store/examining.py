@@ -36,7 +36,7 @@ _ELSEWHERE = "give another folder with --cache or AUTOTUNE_CACHE"
 
 
 def cache_checks(place: CacheLocations) -> list[Check]:
-    """What there is to say of a cache; nothing is made or changed that stays.
+    """Checks of a cache; nothing is made or changed that stays.
 
     It may hang where a file system does.
     """
@@ -52,7 +52,7 @@ def cache_checks(place: CacheLocations) -> list[Check]:
 
 
 def layer_checks() -> list[Check]:
-    """What there is to say of each read-only layer."""
+    """Checks of each read-only layer."""
     return [attempt("layer", functools.partial(_layer, path)) for path in layer_paths()]
 
 
@@ -98,7 +98,7 @@ def _room(folder: str, free: int) -> Check:
 
 
 def _openness(root: Path) -> Iterator[Check]:
-    """Whether somebody else may change what is in the folder; nothing where nobody may."""
+    """A check that nobody else may change the folder; none where nobody may."""
     status = root.stat()
     mode = stat.S_IMODE(status.st_mode)
     who = None
@@ -117,7 +117,7 @@ def _openness(root: Path) -> Iterator[Check]:
 
 
 def _programs(programs: Path) -> Check:
-    """Whether programs may be run from their folders.
+    """A check that programs may be run from their folders.
 
     Raises:
         CacheError: somebody else may change them.
@@ -131,7 +131,7 @@ def _programs(programs: Path) -> Check:
 
 
 def _database(path: Path) -> Check:
-    """Whether it can be read, and is sound.
+    """A check that it can be read, and is sound.
 
     Raises:
         CacheError: it cannot be read, or is no cache.
@@ -153,7 +153,7 @@ def _database(path: Path) -> Check:
 
 
 def _locks(path: Path) -> Check:
-    """Whether another process is writing, and does not end.
+    """A check that no other process writes without end.
 
     Raises:
         CacheError: one is.
@@ -163,7 +163,7 @@ def _locks(path: Path) -> Check:
 
 
 def _layer(path: Path) -> Check:
-    """Whether a layer is there and can be read.
+    """A check that a layer is there and can be read.
 
     Raises:
         CacheError: its database cannot be read.

@@ -146,7 +146,7 @@ def _first(stamp: Stamp, place: Place) -> Stored | None:
 
 
 def _at(stamp: Stamp, places: Sequence[Place]) -> Iterator[Stored]:
-    """What is at some places of a file; a line that is no good is logged and left out."""
+    """The documents at some places of a file; a faulty line is logged and left out."""
     file = Path(stamp[0])
     if not places:
         return
@@ -291,7 +291,7 @@ def shipped_binary(
 
 
 def _content(file: Path) -> bytes:
-    """What a file of a binary holds; no more than a binary may have.
+    """The content of a binary's file; no more than a binary may have.
 
     Raises:
         OSError: it cannot be read.
@@ -393,7 +393,7 @@ class RecordFiles:
 
 
 def is_trusted(file: Path, layer: Path) -> bool:
-    """Whether nobody else may change a file of a layer, or put another one in its place."""
+    """Return whether nobody else may change a file of a layer, or put another in its place."""
     for place in (layer, file.parent, file):
         try:
             who = others_who_write(place.resolve())

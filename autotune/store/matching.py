@@ -1,4 +1,4 @@
-"""Which record serves a problem on a device, and how well it fits."""
+"""Matching: the record that serves a problem on a device, and how well it fits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MatchQuality(IntEnum):
-    """How well a record fits, best first: ``EXACT < STALE < ...``."""
+    """The quality of a match, best first: ``EXACT < STALE < ...``."""
 
     EXACT = 0
     """Same device, problem, target, family files and toolchain."""
@@ -44,7 +44,7 @@ class MatchQuality(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a lookup found.
+    """The outcome of a lookup.
 
     Attributes:
         record: the record; None when `quality` is DEFAULT.
@@ -134,7 +134,7 @@ def find(
 
 
 def nothing_fits(problem: Problem, device: Device) -> str:
-    """What is said where no record does."""
+    """The message where no record fits."""
     return f"no record fits {problem.label} on {device.fingerprint.name}"
 
 
@@ -181,7 +181,7 @@ def size_distance(recorded: Mapping[str, Any], sizes: Mapping[str, int]) -> floa
 
 
 def toolchain_changes(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """What generates code now and did not then, as "llvm 20.1.8 → 21.1.0".
+    """Changes of the toolchain, as "llvm 20.1.8 → 21.1.0".
 
     Only what `_GENERATORS` names can change a kernel that is compiled anew. The rest is recorded
     for people: drivers, bindings, NumPy and its BLAS (which only the baseline runs), autotune's
@@ -221,7 +221,7 @@ def _rank(
 
 
 def is_current(record: TuningRecord, device: Device, family_digests: Mapping[str, str]) -> bool:
-    """Whether a record is of this device, and its kernel would come out as it was measured."""
+    """Return whether a record is of this device, and its kernel would come out as measured."""
     has_binary = record.binary is not None
     return record.fingerprint == device.fingerprint and not _changes(
         record, device, family_digests, has_binary
@@ -231,7 +231,7 @@ def is_current(record: TuningRecord, device: Device, family_digests: Mapping[str
 def _changes(
     record: TuningRecord, device: Device, family_digests: Mapping[str, str], has_binary: bool
 ) -> list[str]:
-    """What has changed since a record was made that can make its kernel another one."""
+    """Changes since a record was made that can make its kernel another one."""
     name = record.candidate.family
     now = family_digests.get(name, "none")
     if has_binary:
@@ -244,7 +244,7 @@ def _changes(
 
 
 def _loading_changes(recorded: Mapping[str, str], current: Mapping[str, str]) -> list[str]:
-    """What keeps a binary that was compiled then from being loaded now.
+    """Changes that keep a binary that was compiled then from being loaded now.
 
     Drivers load what compilers of their own and of earlier major versions of CUDA have made, and
     of later minor versions too (CUDA Compatibility, "Minor Version Compatibility").

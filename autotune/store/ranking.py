@@ -1,4 +1,4 @@
-"""Which of several records of one problem is the better one, and which nobody needs any more."""
+"""Ranking: the better of several records of a problem, and those nobody needs any more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Preference: TypeAlias = "Callable[[TuningRecord], tuple[bool, bool, float]]"
 
 
 def preference(records: Iterable[TuningRecord]) -> Preference:
-    """How to order records that fit equally well: the fastest first, never merely the newest.
+    """A sort key of records that fit equally well: the fastest first, never merely the newest.
 
     Times of two runs were taken under two conditions. Where two records were measured in turns,
     in one run, that decides; elsewhere a record that nothing disturbed comes before one that is
@@ -75,7 +75,7 @@ def superseded(
 
 
 def _subject(record: TuningRecord) -> tuple[RecordKey, bool]:
-    """What records are held against each other of: times in calls are not those of finals."""
+    """The subject in which records compete: times in calls are not those of finals."""
     return record.key, record.is_light
 
 

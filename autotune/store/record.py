@@ -187,27 +187,27 @@ class TuningRecord(_Summed):
 
     @property
     def spread(self) -> float:
-        """How far the interval reaches from its middle, as a fraction of the median."""
+        """The half width of the interval, as a fraction of the median."""
         return half_width(self.median_s, self.interval_s)
 
     @property
     def noisy(self) -> bool:
-        """Whether the times are not to be relied on: something disturbed them, or they scatter."""
+        """True if the times are not to be relied on: something disturbed them, or they scatter."""
         return bool(self.noise) or self.spread > WIDE
 
     @property
     def is_light(self) -> bool:
-        """Whether it was measured in the calls of a program, in turns with the library."""
+        """True if it was measured in the calls of a program, in turns with the library."""
         return self.effort.sampler == IN_CALLS
 
     @property
     def slower_than_library(self) -> bool:
-        """Whether the vendor's kernel was the faster one."""
+        """True if the vendor's kernel was the faster one."""
         return self.baseline is not None and self.baseline.ratio < 1
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What is to be known before relying on the record, for people; mostly nothing."""
+        """Caveats of the record, for people; mostly none."""
         slow = f"slower than {self.baseline.name}" if self.baseline is not None else ""
         noise = self.noise or f"the median is known to ±{self.spread:.0%} only"
         told = (slow if self.slower_than_library else "", noise if self.noisy else "")

@@ -92,7 +92,7 @@ _written = 0
 
 
 def written() -> int:
-    """How many transactions of this process have ended, on whatever file.
+    """The number of transactions of this process that have ended, on whatever file.
 
     Whoever keeps what a file held has to look at the file only when this has changed, as far as
     this process is concerned.

@@ -301,7 +301,7 @@ def _records(
 
 @functools.lru_cache(maxsize=1 << 17)
 def _parts(problem: str, names: tuple[str, ...]) -> tuple[str | None, tuple[object, ...]]:
-    """What a problem has beside its sizes, as canonical JSON, and these; None of what is none.
+    """A problem beside its sizes, as canonical JSON, and its sizes; None of what is none.
 
     Args:
         problem: as canonical JSON.

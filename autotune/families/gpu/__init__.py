@@ -1,1 +1,1 @@
-"""What families say of GPUs: grids, tensor maps, registers, C++ text."""
+"""Families on GPUs: grids, tensor maps, registers, C++ text."""

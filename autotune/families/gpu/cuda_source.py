@@ -1,4 +1,4 @@
-"""What templates of CUDA C++ are given, and what they must emit."""
+"""Names for templates of CUDA C++, and checks of the emitted source."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def names(
 
 
 def epilogue(following: Epilogue, dtype: str) -> EpilogueText | None:
-    """What templates are given of an epilogue for operands of a dtype."""
+    """The names of an epilogue for templates, for operands of a dtype."""
     return cuda_epilogue(following, _operand(dtype))
 
 
@@ -110,7 +110,7 @@ def reserved(operation: Operation) -> frozenset[str]:
 
 
 def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:
-    """What the source asserts of its own constants: conditions in C++, each with its reason.
+    """Static assertions of a source's constants: conditions in C++, each with its reason.
 
     Those are the whole divisions of derived names and then the restrictions, as far as they are
     about whole numbers that are known when the source is emitted. Constants are called what the

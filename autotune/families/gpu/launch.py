@@ -1,4 +1,4 @@
-"""What a candidate is launched with, for some sizes, and the binary that is launched."""
+"""Launch plans of candidates, for some sizes, and the binary that is launched."""
 
 from __future__ import annotations
 

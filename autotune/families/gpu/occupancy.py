@@ -1,4 +1,4 @@
-"""How many thread blocks fit a multiprocessor, as a number and as restrictions.
+"""Occupancy: thread blocks that fit a multiprocessor, as a number and as restrictions.
 
 The rules are those of the CUDA toolkit's ``cuda_occupancy.h`` for compute capability 7.0 to 12.0.
 Registers are allocated to whole warps in units of 256; a multiprocessor has four partitions, each
@@ -123,7 +123,7 @@ _RESIDENCY = (
 
 
 def limit_restrictions(resident_blocks: str = "1") -> tuple[Restriction, ...]:
-    """What a device demands of a kernel, over ``threads``, ``registers`` and ``shared_bytes``.
+    """Restrictions by a device's limits, over ``threads``, ``registers`` and ``shared_bytes``.
 
     They hold exactly where `blocks_per_multiprocessor` is at least `resident_blocks`.
 

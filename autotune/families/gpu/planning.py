@@ -105,7 +105,7 @@ class Planner:
         self._allowed = [frozenset(each.values) for each in family.parameters if each.runtime]
 
     def valid(self, problem: Problem, runtime: tuple[int, ...] | None = None) -> bool:
-        """Whether the configuration may serve a problem.
+        """Return whether the configuration may serve a problem.
 
         Args:
             problem: of the family's operation, and of the planner's element type.

@@ -1,4 +1,4 @@
-"""How fast a GPU kernel can be expected to be, from what it asks of the device.
+"""A roofline model: the expected speed of a GPU kernel, from what it asks of the device.
 
 A model to rank configurations with before any is measured, in the spirit of the roofline
 (Williams, Waterman and Patterson, "Roofline: an insightful visual performance model", 2009): a
@@ -47,7 +47,7 @@ _CACHE_COST = 16.0
 def expected_log_time(
     family: KernelFamily, problem: Problem, limits: GpuLimits
 ) -> Callable[[Columns], NDArray[np.float64]] | None:
-    """What the model says of a family's configurations.
+    """The model's estimate for a family's configurations.
 
     Returns:
         A function of columns of parameter values: expected logarithms of times, up to a constant;
