@@ -30,7 +30,7 @@ def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             {family.name: family},
             gpu,
             ProgramCache(folder / "programs"),
-            effort=Effort(budget_s=0.02, timeout_s=15.0, compile_timeout_s=20.0),
+            effort=Effort(budget_s=0.02, timeout_s=60.0, compile_timeout_s=60.0),
             workers=2,
         )
     ) as evaluator:
