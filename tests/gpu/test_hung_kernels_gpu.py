@@ -30,7 +30,7 @@ def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
             {family.name: family},
             gpu,
             ProgramCache(folder / "programs"),
-            effort=Effort(budget_s=0.02, timeout_s=60.0, compile_timeout_s=60.0),
+            effort=Effort(budget_s=0.02, timeout_s=16.0, compile_timeout_s=60.0),
             workers=2,
         )
     ) as evaluator:
@@ -40,7 +40,7 @@ def evaluator(gpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 def test_a_hung_kernel_costs_one_trial(evaluator: GpuEvaluator) -> None:
     measurement = evaluator.evaluate(suspect("hangs"), None)
     assert measurement.outcome is Outcome.TIMEOUT, measurement
-    assert "still running after 2 s" in measurement.reason
+    assert "still running after 8 s" in measurement.reason
     assert measurement.median_s is None
     following = evaluator.evaluate(suspect(), None)
     assert following.ok, following

@@ -340,6 +340,7 @@ def never_complete(tmp_path: Path) -> KernelFamily:
     return read_family(family.path, (templates,), (data_dir("search_spaces"),))
 
 
+@pytest.mark.alone
 def test_a_barrier_that_never_completes_costs_one_trial(
     never_complete: KernelFamily, gpu: Device, tmp_path: Path
 ) -> None:
@@ -348,7 +349,7 @@ def test_a_barrier_that_never_completes_costs_one_trial(
     hangs, right = (
         Candidate(name, each.default(problem, gpu.limits)) for name, each in families.items()
     )
-    effort = Effort(budget_s=0.02, timeout_s=60.0)
+    effort = Effort(budget_s=0.02, timeout_s=16.0)
     folder = ProgramCache(tmp_path / "programs")
     with GpuEvaluator(Work(problem, families, gpu, folder, effort=effort, workers=2)) as evaluator:
         for _ in range(2):
