@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
 Group = tuple[str, Callable[[], Iterable[Check]]]
-"""What is looked at together, by its name."""
+"""The groups of checks, by name."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -28,7 +28,7 @@ VARIABLES: Mapping[str, str] = {
     "AUTOTUNE_RECORDS": "read-only layers of records under the cache",
     "AUTOTUNE_TUNE": "0 forbids kernels of one's own to tune at a call",
 }
-"""What each is; `docs/commands.md` says more."""
+"""The meaning of each; `docs/commands.md` says more."""
 
 _OTHERS = frozenset({"AUTOTUNE_REQUIRE_GPU", "AUTOTUNE_WORKER"})
 """Of the tests, and of worker processes."""

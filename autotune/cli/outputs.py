@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
 _STORED = {DATABASE: "is an SQLite database", b'{"op_code":': "is a study's journal"}
-"""How files begin that others than this command write to, and what they are."""
+"""The beginnings of files that others than this command write to, and their kinds."""
 
 _BESIDE = ("-wal", "-shm", "-journal")
-"""What SQLite adds to a database's name for the files beside it."""
+"""The suffixes of the files that SQLite puts beside a database."""
 
 _OF_CACHES = ("studies", "programs", "presets", "own")
 """Folders of a cache."""
 
 _OF_FAMILIES = (".toml", ".j2")
-"""What the names of files end in that families are made of."""
+"""The suffixes of files that families are made of."""
 
 
 def check_outputs(

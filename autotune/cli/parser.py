@@ -22,7 +22,7 @@ _LAST = ("problem", "target", "common")
 
 _RARE = "rare"
 _SECTION = "section"
-"""What is noted of options that `rare` and `within` are told of."""
+"""Notes on options that `rare` and `within` are told of."""
 
 
 def rare(action: argparse.Action) -> None:

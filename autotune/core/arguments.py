@@ -16,7 +16,7 @@ from autotune.core.errors import InputError
 from autotune.core.printable import LINE, shown
 
 LARGEST = 2**63 - 1
-"""What whole numbers may be at most: they are stored in 64 bits."""
+"""The largest whole number: they are stored in 64 bits."""
 
 MOST_WORKERS = 1024
 """More processes than any machine compiles with; they are started as they are needed."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 Value: TypeAlias = bool | int | float | str
-"""What a tunable parameter can take."""
+"""A value of a tunable parameter."""
 
 
 class Configuration(Mapping[str, Value]):

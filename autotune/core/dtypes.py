@@ -219,7 +219,7 @@ DTYPES: Mapping[str, Dtype] = {
 """Every element type a problem may have, by name."""
 
 DEFAULT_DTYPE = "float32"
-"""What is meant where no element type is named."""
+"""The element type where none is named."""
 
 USUAL_DTYPES = tuple(row.name for row in DTYPES.values() if row.usual)
 """Those of a family that declares none."""

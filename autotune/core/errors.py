@@ -41,7 +41,7 @@ class AutotuneError(Exception):
     """Base of every error raised on purpose. Its message shows names of strangers safely."""
 
     exit_code: ClassVar[int] = 1
-    """What the command line exits with."""
+    """The exit status of the command line."""
 
     def __str__(self) -> str:
         return printable(super().__str__())

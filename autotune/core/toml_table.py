@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-"""What families, operations, parameters and derived names may be called."""
+"""The names that families, operations, parameters and derived names may have."""
 
 LARGEST_FILE = 1 << 18
 """Bytes that a file may have."""

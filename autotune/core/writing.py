@@ -11,7 +11,7 @@ from pathlib import Path
 from autotune.core.errors import AutotuneError
 
 DATABASE = b"SQLite format 3"
-"""How an SQLite database begins: a cache, or studies."""
+"""The beginning of an SQLite database: a cache, or studies."""
 
 
 def check_lines(path: Path) -> None:

@@ -65,7 +65,7 @@ class EpilogueText:
 
 
 CUDA_NAME, NUMBA_NAME = "{}_", "_{}"
-"""What sources call what is an epilogue's."""
+"""The names of an epilogue's arguments in sources."""
 
 
 def emitted_names(operation: Operation, name: str) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
 
 _REASONS = 3
-"""How many families a message names one by one."""
+"""The number of families that a message names one by one."""
 
 
 def dtypes_of(families: Iterable[KernelFamily]) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from autotune.operations.operation import Operation
 
 WORD = re.compile(r"(?=.{1,64}$)[A-Za-z]\w*(-\w+)*", re.ASCII)
-"""What a parameter's text must be: a word, or words with single hyphens between them."""
+"""The form of a parameter's text: a word, or words with single hyphens between them."""
 
 _RESERVED = (
     "dtype",

@@ -284,7 +284,7 @@ _STRANGE = math.log(2.0)
 
 
 _LOADS = 12.0
-"""What it costs a GPU to bring an element of a tile of A or B, in products."""
+"""The cost of bringing an element of a tile of A or B to a GPU, in products."""
 
 _LOADS_OF_ONE = 0.0
 """The same for a CPU, whose tiles are in registers."""
@@ -346,7 +346,7 @@ def later_prices(dtype: str, places: int, known: int) -> tuple[float, ...]:
 
 
 _LATER = 0.3
-"""How much of such a price is charged: where measurements showed it, other prices have it."""
+"""The charged share of such a price: where measurements showed it, other prices have it."""
 
 
 def with_copies(prices: Prices, a: bool, b: bool) -> Prices:

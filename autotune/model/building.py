@@ -25,11 +25,11 @@ FEWEST = 3
 """Times that a program must have been measured at to be selected, where some were."""
 
 DOUBT = 1.0
-"""How many standard deviations a program is taken to be slower than predicted, where it was not
+"""The standard deviations that a program is taken to be slower than predicted, where it was not
 measured."""
 
 LOSS = 0.002
-"""What the selected programs may be slower than all, as a geometric mean, unless there are too
+"""The loss of the selected programs to all, as a geometric mean, unless there are too
 many."""
 
 

@@ -25,7 +25,7 @@ CAUTION = 0.7
 the prediction's logarithm counts as so much of it."""
 
 FAR = 32.0
-"""How many times as many products as timed a prediction is taken for as it is: a matrix of few
+"""The multiple of timed products that a prediction is taken for as it is: a matrix of few
 rows that no cache holds has a twentieth of the products of the largest ones."""
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PRIOR_WEIGHT = 0.04
-"""What an expected price counts for, as a measurement: one that is off by half of itself is as
+"""The weight of an expected price, as a measurement: one that is off by half of itself is as
 strange as a measurement that is off by a tenth."""
 
 ABSENT_WEIGHT = 0.1
@@ -30,7 +30,7 @@ DOUBTFUL = 3.0
 """Measurements that an unknown program's spread counts for: few that fit say little."""
 
 UNKNOWN_SPREAD = 0.3
-"""What programs of a family differ by from what is expected of them."""
+"""The difference of a family's programs from their expectation."""
 
 _FULL, _LAST = map(TERMS.index, ("steps of full waves", "steps of the last wave"))
 _ROBUST_ROUNDS = 4

@@ -52,7 +52,7 @@ TERMS = (
     "steps, rows of B between words",
     "units, rows of C unaligned",
 )
-"""What is counted, in the order of the prices."""
+"""The counted terms, in the order of the prices."""
 
 FIRST_TERMS = 16
 """Those that every portfolio has prices for: later ones stand behind them."""
@@ -64,7 +64,7 @@ WORD_BYTES = 4
 """Rows whose length is no multiple of it begin between words, which are what is copied."""
 
 SECTOR_BYTES = 32
-"""What a GPU's memory and caches deliver at a time, from a multiple of it on."""
+"""The bytes that a GPU's memory and caches deliver at a time, from a multiple on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Chip:
 
 
 BY_WORDS, BETWEEN_WORDS = 1, 2
-"""How ill rows lie, see `Sizes.unaligned`."""
+"""The misalignment of rows, see `Sizes.unaligned`."""
 
 
 def _ill(row_bytes: int) -> int:
@@ -194,7 +194,7 @@ class Unit:
 
 
 UNIT = ("rows", "columns", "steps", "parts", "in_block", "copied", "share", "volume", "area")
-"""What a table of units has, a column each: a `Unit`'s fields."""
+"""The columns of a table of units: a `Unit`'s fields."""
 
 
 class Programs:

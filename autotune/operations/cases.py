@@ -18,7 +18,7 @@ _RAGGED = ((1, 1), (7, 1), (1, 5), (33, 17), (64, 64), (65, 127), (4, 131), (30,
 """Sizes, by turns, where an operation names no cases."""
 
 _FEW = (33, 17, 7, 65, 5, 3, 2, 1)
-"""What a size becomes where the ragged ones are not valid: the first that is."""
+"""The sizes that replace ragged ones that are not valid: the first that is."""
 
 _SCALARS = (None, -1.5, 0.0, 2.0, None, -0.25, 0.5, 1.0)
 """Values of scalars by turns; None is the default."""
@@ -27,7 +27,7 @@ _PADDING = (0, 0, 3, 1, 0, 7, 0, 5)
 
 _MEDIUM = (257, 127, 63, 33, 17, 9, 5, 1)
 _ALIKE = (1027, 515, 259, 131, 67, 35)
-"""What sizes are beside one large one, and what all are: the largest for which operands are not
+"""The sizes beside one large one, and of all: the largest for which operands are not
 too large."""
 
 _SOME = 100
@@ -124,7 +124,7 @@ SMALL_CASES = (
 any kernel worth timing."""
 
 _TALL, _DEEP = 4096, 2048
-"""What is added to sizes for configurations that are valid for large ones only: tall groups of
+"""The additions to sizes for configurations that need large ones: tall groups of
 tiles, many splits of the reduction."""
 
 PRODUCT_CASES = (

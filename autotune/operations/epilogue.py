@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from autotune.operations.parts import Operand
 
 VALUE = "value"
-"""What an epilogue calls the element that gemm would store."""
+"""The name in an epilogue of the element that gemm would store."""
 
 FUNCTIONS = ("maximum", "minimum", "relu", "exp", "tanh")
 """Functions that are applied to one element at a time."""

@@ -70,7 +70,7 @@ FUNCTIONS: Mapping[str, _Known] = {
     "exp": _Known(1, (0, 0), np.exp, None),
     "tanh": _Known(1, (0, 0), np.tanh, None),
 }
-"""What formulas may call, by name."""
+"""The functions of formulas, by name."""
 _BINARY: Mapping[type[ast.operator], Function] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,

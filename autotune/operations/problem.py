@@ -24,7 +24,7 @@ from autotune.operations.operation import Problem as Problem
 from autotune.operations.parts import Array, Operand
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
-"""Which of A and B is stored transposed, A first: "nt" means B is stored K x N."""
+"""The layouts: A first, t where it is stored transposed; "nt" means B is stored K x N."""
 
 
 class MatrixOperation(Operation):

@@ -20,7 +20,7 @@ _FMA_FLOAT32 = {70: 64, 75: 64, 80: 64, 86: 128, 87: 128, 89: 128, 90: 128}
 _FMA_FLOAT64 = {70: 32, 75: 2, 80: 64, 86: 2, 87: 2, 89: 2, 90: 128}  # by tensor cores, if faster
 
 _WIDER = 4.0
-"""How far the axis reaches beyond the intensities there are, as a factor."""
+"""The factor by which the axis reaches beyond the intensities there are."""
 
 
 @dataclass(frozen=True, slots=True)

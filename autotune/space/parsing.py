@@ -19,7 +19,7 @@ MAX_TEXT = 2000
 MAX_NODES = 10_000
 """Nodes its tree may have, with all definitions inlined."""
 MAX_DEPTH = 100
-"""How deep its tree may be nested."""
+"""The most levels of its tree."""
 
 ALLOWED = (
     "names, numbers, strings, + - * / // % **, comparisons, and/or/not, in [literals], "

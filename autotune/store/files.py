@@ -208,7 +208,7 @@ def _canonical(text: str) -> str:
 
 
 COMPRESSED = ".cubin.xz"
-"""What the names of compressed binaries end with: they take a sixth of the room."""
+"""The suffix of compressed binaries: they take a sixth of the room."""
 
 BINARY_LIMIT = 16 << 20
 """Bytes that a binary may have, as it lies there and once it is decompressed."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Stored: TypeAlias = TuningRecord | Portfolio
-"""What a line holds."""
+"""The content of a line."""
 
 AnyStored = TypeVar("AnyStored", bound=TuningRecord | Portfolio)
 

@@ -280,7 +280,7 @@ _GENERATORS: Mapping[str, int] = {
     "nvjitlink": 2,
     SETTINGS: 99,
 }
-"""What turns source into code, and how many numbers of its version matter: patch levels of Numba
+"""The compilers of sources, and how many numbers of a version matter: patch levels of Numba
 mend its library and its frontend, while code comes from the LLVM that llvmlite brings."""
 
 

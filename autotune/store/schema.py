@@ -85,7 +85,7 @@ _STUDIES = (
 )
 
 _STEPS = (_RECORDS_AND_MEASUREMENTS, _BINARIES, _PORTFOLIOS, _STUDIES)
-"""What brings a file from each version to the next; an empty one begins at version 0."""
+"""The steps of a file from each version to the next; an empty one begins at version 0."""
 
 
 _written = 0

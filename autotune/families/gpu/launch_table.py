@@ -25,7 +25,7 @@ SWIZZLES = (0, 32, 64, 128)
 """Bytes of the rows within which hardware permutes what it copies."""
 
 ROUNDINGS = ("tf32",)
-"""What elements can be rounded to on their way."""
+"""The types that elements can be rounded to on their way."""
 
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 _MAPPED_KEYS = ("cluster", "tensor_maps", "architecture_features")
