@@ -173,6 +173,7 @@ OTHER_TARGETS: Mapping[str, tuple[str, str, Mapping[str, Value], str]] = {
 VARIANTS: Mapping[str, str] = {
     "wgmma_tma_float16_to_float32.cu": "wgmma_tma_bfloat16.cu",
     "wgmma_float16.cu": "wgmma_tma_bfloat16.cu",
+    "wgmma_clusters_bfloat16.cu": "wgmma_tma_bfloat16.cu",
     "mma_gated_bfloat16.cu": "mma_float16.cu",
     "dmma.cu": "mma_float16.cu",
     "mma_tf32.cu": "mma_float16.cu",
