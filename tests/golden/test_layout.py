@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from operation_examples import LARGE
+from test_golden import emitted
 
 from autotune.families.rendering import render
 from autotune.targets.families import load_families
 
 CLANG_FORMAT = Path(sys.executable).with_name("clang-format")
 FAMILIES = load_families(target="cuda", operation="gemm")
-EXAMPLES = sorted((Path(__file__).parent / "operations").glob("*.cu"))
 
 pytestmark = pytest.mark.skipif(not CLANG_FORMAT.exists(), reason="clang-format is not installed")
 
@@ -54,6 +55,6 @@ def test_sources_of_a_family(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_sources_of_examples(path: Path) -> None:
-    check_layout(path.read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", LARGE)
+def test_sources_of_examples(name: str, tmp_path: Path) -> None:
+    check_layout(emitted(f"{name}.cu", tmp_path))
