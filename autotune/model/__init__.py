@@ -1,14 +1,15 @@
 """The cost model: times of programs on problems nobody has timed, learned for each device."""
 
-from autotune.model.book import PriceBook, Program, Timed, with_copies
-from autotune.model.building import Built, build
-from autotune.model.choosing import Calls, Choice, Chooser
-from autotune.model.expecting import Expectation, expected_log_time
-from autotune.model.portfolio import LARGEST, PLAIN, Entry, Key, Portfolio, check_entry
-from autotune.model.pruning import with_calls
-from autotune.model.terms import TERMS, Sizes, Unit
-from autotune.model.units import (
+from autotune.model.book import Built, PriceBook, Program, Timed, build
+from autotune.model.choosing import Calls, Choice, Chooser, with_calls
+from autotune.model.portfolio import (
+    LARGEST,
+    PLAIN,
+    Entry,
+    Key,
+    Portfolio,
     Units,
+    check_entry,
     chip_of,
     free_parameters,
     is_modelled,
@@ -16,6 +17,8 @@ from autotune.model.units import (
     program_of,
     threads_of,
 )
+from autotune.model.prices import Expectation, expected_log_time, with_copies
+from autotune.model.terms import TERMS, Sizes, Unit
 
 __all__ = [
     "LARGEST",

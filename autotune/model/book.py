@@ -1,4 +1,7 @@
-"""The price book of a device: prices of programs that were timed, and of those that were not."""
+"""The price book of a device: prices of programs that were timed, and of those that were not.
+
+The few programs that together are fast on all shapes are a portfolio's.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from autotune.core.configuration import Candidate
-from autotune.model.fitting import UNKNOWN_SPREAD, fit
-from autotune.model.portfolio import PLAIN, Entry, Key
-from autotune.model.terms import TERMS, Programs, Sizes, Unit, price
-from autotune.model.units import Units, chip_of, free_parameters, program_of, rate_of
+from autotune.model.choosing import strangeness
+from autotune.model.portfolio import (
+    LARGEST,
+    PLAIN,
+    Entry,
+    Key,
+    Units,
+    chip_of,
+    free_parameters,
+    program_of,
+    rate_of,
+)
+from autotune.model.prices import UNKNOWN_SPREAD, default_prices, fit, volumes
+from autotune.model.pricing import Programs, price
+from autotune.model.terms import TERMS, Sizes, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -283,118 +297,141 @@ _STRANGE = math.log(2.0)
 """Prices that are off by more, in the median, are another device's, or another time's."""
 
 
-_LOADS = 12.0
-"""The cost of bringing an element of a tile of A or B to a GPU, in products."""
-
-_LOADS_OF_ONE = 0.0
-"""The same for a CPU, whose tiles are in registers."""
-
-
-def volumes(
-    tiles: tuple[int, int, int] | NDArray[np.float64], places: int, rate: float = 1.0
-) -> NDArray[np.float64]:
-    """The volumes that each term's price is proportional to, from one tile to another.
-
-    Args:
-        tiles: rows, columns and steps of a tile, or of each, shape (tiles, 3).
-        places: multiprocessors of the device.
-        rate: see `default_prices`: what is multiplied faster is not loaded faster.
-
-    Returns:
-        Shape (terms,), or (terms, tiles).
-    """
-    rows, columns, steps = np.asarray(tiles, dtype=np.float64).T
-    found = np.ones((len(TERMS), *rows.shape))
-    loads = rate * (_LOADS if places > 1 else _LOADS_OF_ONE)
-    for row, name in enumerate(TERMS):
-        # Waiting for memory takes as long however large the tile is.
-        if name.startswith("steps") and not name.endswith("cache"):
-            found[row] = (rows * columns + loads * (rows + columns)) * steps
-    for name in ("units", "sum in a block", "units, rows of C unaligned"):
-        found[TERMS.index(name)] = rows * columns
-    return found
-
-
-def default_prices(dtype: str, places: int, rate: float = 1.0) -> Prices:
-    """Prices before anything is known, per unit of volume: of a machine of our days, roughly.
-
-    They say what is cheap and what is dear; the first measurements say how much.
-
-    Args:
-        dtype: element type of the operands.
-        places: multiprocessors of the device; 1 of a CPU, whose units follow each other, so that
-            each is a wave and a wave costs no more than a unit does.
-        rate: products that are done in the time of one for each thread, as by tensor cores.
-    """
-    double = 2.0 if dtype == "float64" else 1.0
-    prices = dict.fromkeys(TERMS, 0.0) | (_ONE_PLACE if places == 1 else _MANY_PLACES)
-    steps = np.array([name.startswith("steps") for name in TERMS])
-    doubled = steps | np.array([name == "sum in a block" for name in TERMS])
-    found = np.array([prices[name] for name in TERMS]) * np.where(doubled, double, 1.0)
-    return np.asarray(found / np.where(steps, rate, 1.0))
-
-
-def later_prices(dtype: str, places: int, known: int) -> tuple[float, ...]:
-    """Prices of terms that came later than a portfolio, which was fitted without them.
-
-    Args:
-        dtype: element type of the operands.
-        places: see `default_prices`.
-        known: terms that the portfolio has prices for.
-    """
-    return tuple((_LATER * default_prices(dtype, places)[known:]).tolist())
-
-
-_LATER = 0.3
-"""The charged share of such a price: where measurements showed it, other prices have it."""
-
-
-def with_copies(prices: Prices, a: bool, b: bool) -> Prices:
-    """Prices of a program for which operands are copied first, whatever their rows.
-
-    Args:
-        prices: of the program, which copies none.
-        a: whether A is copied.
-        b: whether B is.
-    """
-    of = dict(zip(TERMS, prices, strict=True))
-    of["call"] += (a or b) * of["copies"]
-    of["bytes of A"] += a * of["bytes copied"]
-    of["bytes of B"] += b * of["bytes copied"]
-    return np.array([of[name] for name in TERMS])
-
-
-_MANY_PLACES = {
-    "call": 2e-6,
-    "steps of full waves": 6e-12,
-    "steps of the last wave": 5e-12,
-    "steps in a row": 1e-12,
-    "units": 1e-11,
-    "waves": 1e-6,
-    "bytes of A": 1.5e-13,
-    "bytes of B": 1.5e-13,
-    "bytes of C": 2.5e-13,
-    "bytes of parts": 4e-13,
-    "sum of parts": 2e-6,
-    "sum in a block": 4e-11,
-    "copies": 2e-6,
-    "bytes copied": 6e-13,
-    "sectors in vain": 1e-9,
-    "units, rows of C unaligned": 2e-10,
-}
-
-_ONE_PLACE = {
-    "call": 5e-7,
-    "steps of full waves": 1.5e-11,
-    "units": 1e-10,
-    "bytes of A": 2e-11,
-    "bytes of B": 2e-11,
-    "bytes of C": 4e-11,
-}
-
-
 def _columns(
     rows: Iterable[tuple[Sizes, Unit, float, float]],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     pairs = np.array([(seconds, weight) for _, _, seconds, weight in rows])
     return pairs[:, 0], pairs[:, 1]
+
+
+FEWEST = 3
+"""Times that a program must have been measured at to be selected, where some were."""
+
+DOUBT = 1.0
+"""The standard deviations that a program is taken to be slower than predicted, where it was not
+measured."""
+
+LOSS = 0.002
+"""The loss of the selected programs to all, as a geometric mean, unless there are too
+many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The portfolio of a price book.
+
+    Attributes:
+        entries: the portfolio's, in the order of what they bring.
+        loss: what the best of them is slower than the best of all, by measurements and, where
+            there are none, predictions, as a geometric mean over the problems measured.
+        shapes: how many problems those were.
+    """
+
+    entries: tuple[Entry, ...]
+    loss: float
+    shapes: int
+
+
+def build(
+    book: PriceBook,
+    families: Mapping[str, KernelFamily],
+    *,
+    weights: Mapping[Sizes, float] | None = None,
+    most: int = LARGEST,
+    fewest: int = FEWEST,
+    loss: float = LOSS,
+) -> Built:
+    """Select the programs of a portfolio.
+
+    Args:
+        book: what has been learned.
+        families: by name.
+        weights: what problems count for; those that are not named, and all where there is no
+            mapping, count 1.
+        most: programs at most.
+        fewest: see `FEWEST`.
+        loss: see `LOSS`.
+    """
+    timed = [each for each in book.programs if each.timed]
+    # What an earlier portfolio has need not be measured again to stay.
+    tried = [p for p in book.programs if len(p.timed) >= fewest or p.known is not None]
+    able = tried or timed
+    if not able:
+        return Built((), 0.0, 0)
+    observed = _best_observed(timed)
+    shapes = list(observed)
+    seconds = np.full((len(able), len(shapes)), np.inf)
+    for row, program in enumerate(able):
+        for column, sizes in enumerate(shapes):
+            if sizes.layout == program.key.layout:
+                known = observed[sizes].get(program.key)
+                if known is None:  # what is not known well is no reason to leave out what is
+                    doubt = math.exp(DOUBT * program.spread)
+                    far = strangeness(sizes, program.largest)
+                    known = program.expected(sizes)[1] * doubt * far
+                seconds[row, column] = known
+    served = np.isfinite(seconds).any(axis=0)
+    counts = np.array([(weights or {}).get(each, 1.0) for each in shapes])
+    chosen, remaining = select(seconds[:, served], counts[served], most=most, loss=loss)
+    entries = tuple(able[row].entry(families[able[row].key.family]) for row in chosen)
+    return Built(entries, remaining, int(served.sum()))
+
+
+def _best_observed(programs: Sequence[Program]) -> dict[Sizes, dict[Key, float]]:
+    """Of every problem, the best time of each program that was measured on it."""
+    best: defaultdict[Sizes, dict[Key, float]] = defaultdict(dict)
+    for program in programs:
+        for sizes, _, seconds, _ in program.timed:
+            known = best[sizes]
+            known[program.key] = min(seconds, known.get(program.key, np.inf))
+    return best
+
+
+def select(
+    seconds: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    *,
+    most: int,
+    loss: float,
+) -> tuple[list[int], float]:
+    """Programs in the order of what they bring, until the loss is small enough.
+
+    Each is the one that lowers the mean logarithm of the best time most, given those before it:
+    what each brings shrinks with what is there already (it is submodular), so that the greedy
+    choice is within 1 - 1/e of the best one (Nemhauser, Wolsey and Fisher, 1978).
+
+    Args:
+        seconds: times, shape (programs, shapes); infinite where a program cannot be used.
+        weights: what each shape counts for, shape (shapes,).
+        most: programs at most.
+        loss: what the best of the selected may be slower than the best of all, as a weighted
+            geometric mean: 0.02 is 2%.
+
+    Returns:
+        The selected rows, and the loss that remains.
+
+    Raises:
+        ValueError: a shape has no program at all.
+    """
+    logs = np.log(seconds)
+    best = logs.min(axis=0)
+    if not np.isfinite(best).all():
+        raise ValueError("every shape needs a program that can be used for it")
+    weights = weights / weights.sum()
+    # Far behind is as bad as unusable, and finite: the first choice serves most shapes.
+    behind = np.minimum(logs - best, _FARTHEST)
+    covered = np.full(logs.shape[1], _FARTHEST)
+    chosen: list[int] = []
+    while len(chosen) < most:
+        gains = (np.maximum(covered - behind, 0.0) * weights).sum(axis=1)
+        row = int(gains.argmax())
+        if gains[row] <= 0:
+            break
+        chosen.append(row)
+        covered = np.minimum(covered, behind[row])
+        if np.expm1((covered * weights).sum()) <= loss:
+            break
+    return chosen, float(np.expm1((covered * weights).sum()))
+
+
+_FARTHEST = 5.0

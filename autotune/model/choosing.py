@@ -1,24 +1,36 @@
-"""Choosing a program for a shape: the one whose predicted time is least."""
+"""Choosing a program for a shape: the one whose predicted time is least.
+
+A program may be called in a hundred ways, most of which are the best nowhere. To count the terms
+of all of them would take longer than many products do: a portfolio has the others only.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from autotune.core.configuration import Candidate
-from autotune.model.pricing import Priced
+from autotune.families.gpu.planning import planner_of
+from autotune.model.portfolio import Units, chip_of
+from autotune.model.pricing import Priced, Programs
+from autotune.model.terms import UNIT, Sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from autotune.core.configuration import Configuration
-    from autotune.model.portfolio import Entry
-    from autotune.model.terms import Chip, Sizes
+    from autotune.core.device import DeviceLimits
+    from autotune.families.family import KernelFamily
+    from autotune.model.portfolio import Entry, Key
+    from autotune.model.terms import Chip
+    from autotune.operations.problem import Gemm
 
 CAUTION = 0.7
 """Of two programs with equal predictions the better known one is taken: a standard deviation of
@@ -96,20 +108,17 @@ class Chooser:
     def __init__(self, programs: Sequence[Calls], chip: Chip, itemsize: int) -> None:
         if not programs:
             raise ValueError("a choice needs at least one program")
-        counts = [len(each.configurations) for each in programs]
+        ways = [len(each.configurations) for each in programs]
         entries = [each.entry for each in programs]
-        doubt = np.exp(CAUTION * np.repeat([each.spread for each in entries], counts))
-        prices = np.array([each.prices for each in entries], dtype=np.float64)
+        units = np.concatenate([each.units for each in programs])
+        order = np.argsort(units[:, UNIT.index("share")] > 0, kind="stable")
+        of = np.repeat(np.arange(len(entries)), ways)[order]
+        doubt = np.exp(CAUTION * np.array([each.spread for each in entries])[of])
+        prices = np.array([each.prices for each in entries], dtype=np.float64)[of]
+        resident = np.array([float(each.resident) for each in entries])[of]
         # Doubt about a program makes all that it does dearer.
-        self._priced = Priced(
-            np.concatenate([each.units for each in programs]),
-            np.repeat([float(each.resident) for each in entries], counts),
-            chip,
-            np.repeat(prices, counts, axis=0).T * doubt,
-            entries[0].layout,
-            itemsize,
-        )
-        order = self._priced.order
+        counted = Programs(units[order], resident, chip)
+        self._priced = Priced(counted, prices.T * doubt, entries[0].layout, itemsize)
         calls = [
             (each, Candidate(each.family, call))
             for each, program in zip(entries, programs, strict=True)
@@ -117,8 +126,8 @@ class Chooser:
         ]
         self._calls = [calls[number] for number in order.tolist()]
         self.candidates = tuple(candidate for _, candidate in self._calls)
-        self._doubt = doubt[order].tolist()
-        self._strange = np.repeat([_strange(each.largest) for each in entries], counts)[order]
+        self._doubt = doubt.tolist()
+        self._strange = np.array([_strange(each.largest) for each in entries])[of]
         self._ones = np.ones(len(order))
 
     def ranked(self, sizes: Sizes) -> Iterator[Choice]:
@@ -134,3 +143,85 @@ class Chooser:
             seconds = float(doubtful[row] / (self._doubt[row] * strange[row]))
             yield Choice(entry, candidate, seconds, entry.spread)
             doubtful[row] = np.inf
+
+
+SHAPES = 1500
+"""Problems that are drawn, for each layout, to see which calls serve them."""
+
+KEPT = 2
+"""Of the choices for a problem, those that are kept: the best may not be what was predicted."""
+
+_LARGEST = 1 << 15
+"""Rows, columns and reduction of what is drawn, at most."""
+
+
+def with_calls(
+    entries: Sequence[Entry],
+    families: Mapping[str, KernelFamily],
+    problem: Gemm,
+    limits: DeviceLimits,
+    seed: int = 0,
+) -> tuple[Entry, ...]:
+    """The entries with the calls that are best for some shape; of the others one call each.
+
+    Args:
+        entries: programs of one dtype.
+        families: by name.
+        problem: one that they are for; the others differ in sizes and layout.
+        limits: of the device.
+        seed: draws the problems.
+    """
+    kept: defaultdict[Key, dict[tuple[int, ...], None]] = defaultdict(dict)
+    for layout in dict.fromkeys(each.layout for each in entries):
+        own = [each for each in entries if each.layout == layout]
+        offered = [
+            Calls(
+                each,
+                *Units(
+                    families[each.family], each.configuration, problem.dtype, limits
+                ).variants(),
+            )
+            for each in own
+        ]
+        chooser = Chooser(offered, chip_of(limits), problem.itemsize)
+        for m, n, k in _shapes(seed):
+            here = replace(problem, m=m, n=n, k=k, layout=layout)
+            valid = (
+                each
+                for each in chooser.ranked(Sizes.of(here))
+                if planner_of(
+                    families[each.entry.family],
+                    each.candidate.configuration,
+                    problem.dtype,
+                    limits,
+                ).valid(here)
+            )
+            for choice in itertools.islice(valid, KEPT):
+                call = tuple(
+                    int(choice.candidate.configuration[name]) for name in choice.entry.free
+                )
+                kept[choice.entry.key][call] = None
+    return tuple(replace(each, calls=tuple(_calls(each, kept[each.key]))) for each in entries)
+
+
+def _calls(entry: Entry, kept: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    found = sorted(kept)
+    if found or not entry.free:
+        return found
+    return [tuple(int(entry.configuration[name]) for name in entry.free)]
+
+
+def _shapes(seed: int) -> Iterator[tuple[int, int, int]]:
+    """Shapes of all kinds and sizes: thin ones, odd ones, long reductions."""
+    rng = np.random.default_rng(seed)
+    drawn = np.exp(rng.uniform(0.0, np.log(_LARGEST), (SHAPES, 3))).astype(np.int64)
+    for number, (m, n, k) in enumerate(drawn.tolist()):
+        match number % 6:
+            case 0:
+                yield (m | 1), (n | 1), (k | 1)
+            case 1:
+                yield 1 + m % 16, n, k
+            case 2:
+                yield m, n, 1 + k % 16
+            case _:
+                yield m, n, k

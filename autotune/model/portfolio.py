@@ -1,18 +1,27 @@
-"""A portfolio: the programs that serve every shape on a device, and what each shape takes them."""
+"""A portfolio: the programs that serve every shape on a device, what they do and at what prices.
 
-from collections.abc import Mapping
+What a program does at a time is counted as its family's file says.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 from msgspec import Meta
+from numpy.typing import NDArray
 
 from autotune.core.checks import AnyLine, Line, Sha256, Texts, Whole
-from autotune.core.configuration import Configuration
-from autotune.core.device import DeviceFingerprint
+from autotune.core.configuration import Configuration, Value
+from autotune.core.device import DeviceFingerprint, DeviceLimits
 from autotune.core.errors import SpaceError
+from autotune.core.limits import GpuLimits
 from autotune.core.printable import shown
 from autotune.families.family import KernelFamily
-from autotune.model.units import free_parameters
+from autotune.families.gpu.occupancy import blocks_per_multiprocessor
+from autotune.model.terms import UNIT, Chip, Unit
+from autotune.operations.problem import Gemm
 
 LARGEST = 64
 """Programs that a portfolio has at most, of all layouts together."""
@@ -145,3 +154,186 @@ def check_entry(entry: Entry, family: KernelFamily) -> None:
             known[name].position(value) is None for name, value in zip(free, call, strict=True)
         ):
             raise SpaceError(f"family {family.name!r} has no call with {shown(list(call))}")
+
+
+_COUNTS = 4
+"""Of the expressions in [work], those that count: the others are flags."""
+
+
+_THREADS = "threads"
+"""The parameter of a family that says how many CPU threads a program has."""
+
+
+class Units:
+    """The units of one program, whatever its free parameters are.
+
+    Free are the parameters that are passed at the call and that [work] names.
+
+    Args:
+        family: the program's family.
+        configuration: a value for each of its parameters.
+        dtype: element type of the operands.
+        limits: of the device.
+
+    Raises:
+        SpaceError: the family has no [work], or the configuration is not one of its own.
+    """
+
+    def __init__(
+        self,
+        family: KernelFamily,
+        configuration: Mapping[str, Value],
+        dtype: str,
+        limits: DeviceLimits,
+    ) -> None:
+        if family.work is None:
+            raise SpaceError(f"family {family.name!r} has no [work]: no model speaks of it")
+        self._family = family
+        self._work = family.work
+        self._limits = limits
+        self._configuration = family.conform(configuration)
+        self._free = _choices(family)
+        self._known = family.constants(self._configuration, dtype, limits)
+        lowest = {name: np.array(values[:1]) for name, values in self._free.items()}
+        self._base = self._columns(lowest, 1)[0, :3]
+
+    def resident(self, registers: int | None = None, shared_bytes: int | None = None) -> int:
+        """Units that a multiprocessor holds at a time; 1 where there is none.
+
+        Args:
+            registers: of a thread, as compiled; None takes the family's estimate.
+            shared_bytes: of a block, as compiled; None takes the family's.
+        """
+        if not isinstance(self._limits, GpuLimits):
+            return 1
+        blocks = blocks_per_multiprocessor(
+            self._limits,
+            threads=int(self._known["threads"]),
+            registers=int(self._known["registers"] if registers is None else registers),
+            shared_bytes=int(
+                self._known["shared_bytes"] if shared_bytes is None else shared_bytes
+            ),
+        )
+        return max(1, blocks)
+
+    def of(self, configuration: Mapping[str, Value]) -> Unit:
+        """The work tile of the program.
+
+        Args:
+            configuration: the program's, with other values of free parameters or not.
+
+        Raises:
+            SpaceError: [work] has no whole numbers for it, of at least 1 where it counts.
+        """
+        free = {name: np.array([configuration[name]]) for name in self._free}
+        *counts, volume, area = self._table(free, 1)[0].tolist()
+        rows, columns, steps, parts, in_block, copied, share = map(int, counts)
+        tile = rows, columns, steps
+        return Unit(tile, parts, bool(in_block), bool(copied), share, volume, area)
+
+    def variants(
+        self, calls: Sequence[tuple[int, ...]] = ()
+    ) -> tuple[list[Configuration], NDArray[np.float64]]:
+        """The program with every choice of its free parameters, and its units, a row for each.
+
+        Args:
+            calls: the choices that are wanted; none takes all.
+
+        Raises:
+            SpaceError: [work] has no whole numbers for one of them.
+        """
+        choices = list(calls or itertools.product(*self._free.values()))
+        columns = {
+            name: np.array([each[place] for each in choices])
+            for place, name in enumerate(self._free)
+        }
+        configurations = [
+            Configuration({**self._configuration, **dict(zip(self._free, each, strict=True))})
+            for each in choices
+        ]
+        return configurations, self._table(columns, len(choices))
+
+    def _table(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
+        """A row for each choice of the free parameters; see `autotune.model.terms.UNIT`."""
+        found = self._columns(free, count)
+        relative = found[:, :3] / self._base
+        return np.column_stack([found, relative.prod(axis=1), relative[:, :2].prod(axis=1)])
+
+    def _columns(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
+        """The values of the expressions in [work]."""
+        table = np.empty((count, len(self._work.expressions)))
+        names: dict[str, Any] = {**self._known, **free}
+        for place, (name, expression) in enumerate(
+            zip(UNIT, self._work.expressions, strict=False)
+        ):
+            values, _ = expression.evaluate_columns(names)
+            column = np.broadcast_to(np.asarray(values, np.float64), count)
+            least = 1 if place < _COUNTS else 0
+            if not (np.isfinite(column) & (column >= least) & (column % 1 == 0)).all():
+                raise SpaceError(
+                    f"family {self._family.name!r}: {expression.text} in [work] must be a whole "
+                    f"number >= {least} for {name}"
+                )
+            table[:, place] = column
+        return table
+
+
+def is_modelled(family: KernelFamily, problem: Gemm) -> bool:
+    """Return whether a survey may try a family's programs for a problem.
+
+    They must say what they do, and read the operands as they are stored: prices of programs are
+    learned for each layout, and those of copies belong to none of them.
+    """
+    known = family.work is not None and problem.layout in family.layouts
+    return known and family.unsupported(problem) is None
+
+
+def free_parameters(family: KernelFamily) -> tuple[str, ...]:
+    """Parameters that are passed at the call, and whose effect the model knows."""
+    if family.work is None:
+        return ()
+    named = frozenset().union(*(each.names for each in family.work.expressions))
+    return tuple(name for name in family.runtime_parameters if name in named)
+
+
+def program_of(family: KernelFamily, configuration: Mapping[str, Value]) -> Configuration:
+    """The same for all configurations that differ in free parameters only: those are lowest."""
+    lowest = {name: values[0] for name, values in _choices(family).items()}
+    return Configuration({**configuration, **lowest})
+
+
+def threads_of(configuration: Mapping[str, Value]) -> int:
+    """CPU threads of a program; 1 where that is no parameter."""
+    threads = configuration.get(_THREADS)
+    return threads if isinstance(threads, int) else 1
+
+
+def on_all_threads(
+    family: KernelFamily, configuration: Configuration, limits: DeviceLimits
+) -> Configuration:
+    """The same on as many CPU threads as a device has; unchanged where that is no parameter."""
+    most = limits.names().get("max_threads", 1)
+    for each in family.parameters:
+        if each.name == _THREADS:
+            able = [value for value in each.values if isinstance(value, int) and value <= most]
+            return Configuration({**configuration, _THREADS: max(able, default=1)})
+    return configuration
+
+
+def rate_of(family: KernelFamily, limits: DeviceLimits) -> float:
+    """Products that a family's units do in the time of one for each thread."""
+    return 1.0 if family.work is None else float(family.work.rate.evaluate(limits.names()))
+
+
+def chip_of(limits: DeviceLimits) -> Chip:
+    """The figures of a device that terms are counted with."""
+    names = limits.names()
+    if "multiprocessor_count" in names:
+        return Chip(int(names["multiprocessor_count"]))
+    near = int(names.get("l2_bytes", 0))
+    return Chip(1, near, int(names.get("l3_bytes", 0)) or near)
+
+
+def _choices(family: KernelFamily) -> dict[str, tuple[Value, ...]]:
+    free = free_parameters(family)
+    return {each.name: each.values for each in family.parameters if each.name in free}

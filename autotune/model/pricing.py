@@ -1,49 +1,69 @@
-"""The seconds of all programs for a shape that nobody has seen, while its caller waits.
+"""Terms of many programs counted together, and their seconds while a caller waits for a choice.
 
-They are `price` of what `Programs.count` counts, to the last places. Arrays of some hundred
-programs are handled in about half a microsecond, whatever is done with them, so that their number
-counts: what does not depend on sizes is multiplied once, and roundings follow each other directly.
+Arrays of some hundred programs are handled in about half a microsecond, whatever is done with
+them, so that their number counts: what does not depend on sizes is multiplied once, and roundings
+follow each other directly.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from autotune.model.terms import (
-    BETWEEN_WORDS,
-    BY_WORDS,
-    LESS,
-    MORE,
-    SECTOR_BYTES,
-    TERMS,
-    UNIT,
-    Programs,
+    COUNTS,
+    SECTORS,
+    TABLE,
+    TRAFFIC,
+    VECTOR_BYTES,
+    WAVES,
+    kind_of_rows,
+    misalignment,
+    sectors_in_vain,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
     from numpy.typing import NDArray
 
-    from autotune.model.terms import Chip, Column, Sizes
+    from autotune.model.terms import Chip, Column, Sizes, Unit
+
+_SHARES = [share for term in TABLE for share in term.shares]
+_WHERE = [share.where for share in _SHARES]
+_COUNTED = [COUNTS.index(share.of) for share in _SHARES]
+_TERM_OF = np.repeat(range(len(TABLE)), [len(term.shares) for term in TABLE])
+_FIRST = np.searchsorted(_TERM_OF, range(len(TABLE)))
+_SECOND = np.setdiff1d(range(len(_SHARES)), _FIRST)
+"""The first share of every term, and the second of those that have two."""
+
+_STEPS, _TILES, _BLOCKS = (
+    COUNTS.index(each) for each in (f"steps, {WAVES[0]}", f"tiles, {WAVES[0]}", "bytes of blocks")
+)
+"""Where the counts of steps, of tiles and of blocks begin."""
+
+LESS, MORE = 1 - 1e-12, 1 + 1e-12
+"""Products by inverses may be off in the last place: those that are rounded up are taken a little
+less, others a little more. Quotients of sizes that are not whole are farther from that."""
 
 
-class Priced:
-    """Programs and their prices: the seconds of each, and nothing else of it.
-
-    Those whose units have equal shares are taken last, so that they are a slice of all.
+class Programs:
+    """Programs whose terms are counted together.
 
     Args:
-        units: as for `Programs`.
-        resident: likewise.
-        chip: likewise.
-        prices: of the programs, shape (terms, programs).
-        layout: of all problems.
-        itemsize: likewise, bytes of an element.
+        units: a row for each program, shape (programs, `UNIT`); sooner done with where those
+            whose units have equal shares are the last.
+        resident: units that a place holds at a time, of each program or of all.
+        chip: the device.
 
     Attributes:
-        order: the numbers of the programs as `seconds` has them.
+        chip: likewise.
+        in_waves: weights of what `divide` gives of waves, for each of `WAVES`, shape (4, 3,
+            programs).
+        factors: of every share of a term, shape (shares, programs).
+        even: the programs whose units have equal shares; None where none have.
+        tile: elements of C of a tile of those.
     """
 
     def __init__(
@@ -51,141 +71,215 @@ class Priced:
         units: NDArray[np.float64],
         resident: NDArray[np.float64] | float,
         chip: Chip,
-        prices: NDArray[np.float64],
-        layout: str,
-        itemsize: int,
     ) -> None:
-        shares = units[:, UNIT.index("share")]
-        self.order = np.argsort(shares > 0, kind="stable")
-        resident = np.broadcast_to(np.asarray(resident, np.float64), len(units))[self.order]
-        units, prices = units[self.order], prices[:, self.order]
-        programs = Programs(units, resident, chip)
-        places, self._chip = chip.places, chip
-        rows, columns, step, parts = np.ascontiguousarray(units.T[:4])
+        rows, columns, steps, parts, in_block, copied, share, volume, area = np.ascontiguousarray(
+            units.T
+        )
+        self.chip = chip
+        places, self._in_sectors = chip.places, chip.places > 1
+        self._resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
+        self._runs = rows, columns, steps
+        self._uncopied = 1.0 - copied
+        one, none = np.ones(len(units)), np.zeros(len(units))
+        self.in_waves = np.array(
+            [
+                [self._resident, none, none],
+                [none, one, none],
+                [one, none, one],
+                [self._resident, one, none],
+            ]
+        )
+        divided = parts > 1
+        by_kernel = np.asarray(divided & (in_block == 0), np.float64)
+        times = {
+            "": one,
+            # Where the tile itself is chosen at the call, a step is as dear as the tile is large.
+            "volume": volume,
+            "area": area,
+            "written": np.where(divided & (share == 0), parts, 0.0),
+            "by kernel": by_kernel,
+            "in block": np.where(divided & (in_block != 0), parts, 0.0),
+            "copied": copied,
+            "uncopied": volume * self._uncopied,
+            # A GPU's units store rows of C, or parts for another kernel, whose rows are its own;
+            # a CPU's stores need no alignment.
+            "stored": area * (self._in_sectors * (1.0 - by_kernel)),
+        }
+        self.factors = np.array([times[each.times] for each in _SHARES])
         # A reduction that is divided into parts, and those into steps, is one of longer steps.
-        self._per_size = LESS / np.array([rows, columns, step * parts])
-        self._resident, slots = resident, resident * places
+        self._per_size = LESS / np.array([rows, columns, steps * parts])
+        slots = self._resident * places
         self._per_slot, self._per_place = MORE * parts / slots, LESS * parts / places
-
-        of = dict(zip(TERMS, prices, strict=True))
-        fixed = of["call"] + of["sum of parts"] * programs.by_kernel
-        fixed = fixed + of["sum in a block"] * programs.in_block
-        bytes_of_c = of["bytes of C"] + of["bytes of parts"] * programs.written
-        full = of["steps of full waves"] * resident + of["steps in a row"]
-        last = of["steps of the last wave"]
-        (words_a, words_b), (more_a, more_b) = (
-            [of[f"steps, rows of {each} {how}"] * programs.as_they_are for each in "AB"]
-            for how in ("unaligned", "between words")
-        )
-        copied = of["bytes copied"] * programs.copied
-        self._of_calls, self._of_steps = {}, {}
-        for ill in itertools.product((0, BY_WORDS, BETWEEN_WORDS), repeat=2):
-            a, b = map(bool, ill)
-            slow = a * words_a + (ill[0] == BETWEEN_WORDS) * more_a
-            slow = slow + (b * words_b + (ill[1] == BETWEEN_WORDS) * more_b)
-            self._of_calls[ill] = np.array(
-                [
-                    fixed + (a or b) * of["copies"] * programs.copied,
-                    of["bytes of A"] + a * copied,
-                    of["bytes of B"] + b * copied,
-                    bytes_of_c,
-                ]
-            )
-            steps = np.array([full + slow * resident, last + slow, of["steps in a row"]])
-            self._of_steps[ill] = steps * programs.volume
-        # Of full waves, of the last one, and of any.
-        in_waves = np.array([resident, np.ones(len(units)), np.zeros(len(units))])
-        self._of_near, self._of_far = (
-            of[f"steps, {each} cache"] * in_waves * programs.volume
-            for each in ("an operand beyond the near", "all beyond the far")
-        )
-        sector = in_waves * of["sectors in vain"]
-        self._of_rows = [
-            {
-                rows: sector * programs.in_vain(operand, rows, layout, itemsize)
-                for rows in range(itemsize, 2 * SECTOR_BYTES, itemsize)
-            }
-            for operand in range(2)
-        ]
-        unit, wave = of["units"] * programs.area, of["waves"]
-        ragged = of["units, rows of C unaligned"] * programs.area * programs.into_rows
-        # Where the rows of C are whole vectors, and where they are not.
-        units_of = unit, unit + ragged
-        self._of_units = [np.array([each * resident + wave, each, wave]) for each in units_of]
-
-        count = len(programs.even)
-        self._even = slice(len(units) - count, None) if count else None
-        if self._even is not None:
-            even = self._even
+        self.even: slice | NDArray[np.intp] | None = None
+        if len(even := np.flatnonzero(share)):
+            last = even[0] + len(even) == len(units)
+            self.even = slice(int(even[0]), None) if last else even
             self._parts, self._slots = parts[even], slots[even]
             self._per_slot[even] /= self._parts
             self._per_place[even] /= self._parts
-            self._per_share, self._least = MORE / shares[self.order][even], np.ones(count)
-            self._of_tile, self._of_pass = [each[even] for each in units_of], wave[even]
-            self._of_parts = of["bytes of parts"][even] * programs.tile_elements
+            self._per_share, self._least = MORE / share[even], np.ones(len(even))
+            self.tile = (rows * columns)[even]
 
-    def seconds(self, sizes: Sizes) -> Column:
-        """Predicted seconds of every program, ordered by `order`. The array is fresh."""
-        m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
-        unaligned = sizes.unaligned
-        traffic = np.array((1.0, m * n * itemsize, n * k * itemsize, m * k * itemsize))
-        found: Column = traffic.dot(self._of_calls[unaligned])
-        tiles = self._per_size * np.array(((m,), (k,), (n,)), np.float64)
+    @classmethod
+    def of(cls, units: Sequence[Unit], resident: float, chip: Chip) -> Programs:
+        """The same from single units."""
+        return cls(np.array([each.row for each in units]), resident, chip)
+
+    def divide(self, sizes: Sizes) -> tuple[NDArray[np.float64], Column, Column, Column]:
+        """The division of a problem among the places, by program.
+
+        Returns:
+            The waves in which places have all they can hold, units of a place in the wave after
+            those, and 1 where there is such a wave, else 0, shape (3, programs); the steps of a
+            unit. Of the programs whose units have equal shares: the tiles that a unit goes through
+            beside its first one, and the units, which are all in one wave.
+        """
+        tiles = self._per_size * np.array(((sizes.m,), (sizes.k,), (sizes.n,)), np.float64)
         np.ceil(tiles, tiles)
         units, steps = tiles[0], tiles[2]
         units *= tiles[1]
-        even = self._even
-        if even is not None:
-            further = found[even]
-            further += self._share_out(units[even], steps[even], sizes)
+        further = blocks = steps[:0]
+        if (even := self.even) is not None:
+            # Those units that a device holds have equal shares of the steps of all tiles.
+            further = units[even] * self._parts
+            every = further * steps[even]
+            blocks = every * self._per_share
+            np.floor(blocks, blocks)
+            np.maximum(blocks, self._least, out=blocks)
+            np.minimum(blocks, self._slots, out=blocks)
+            # A unit's first and last tile are other units', too.
+            further /= blocks
+            every /= blocks
+            units[even], steps[even] = blocks, np.ceil(every, every)
         waves = np.empty_like(tiles)
-        full, last, begun = waves[0], waves[1], waves[2]
+        full, last = waves[0], waves[1]
         np.floor(units * self._per_slot, full)
         units *= self._per_place
         units -= full * self._resident
         np.ceil(units, last)
-        np.sign(last, begun)
-        a, b = sizes.row_kinds
-        of_steps = self._of_rows[0][a] + self._of_rows[1][b]
-        of_steps += self._of_steps[unaligned]
-        near, far = self._chip.beyond(sizes)
-        if near or far:
-            of_steps += near * self._of_near + far * self._of_far
-        of_steps *= steps
-        of_steps += self._of_units[sizes.c_unaligned]
-        waves *= of_steps
-        found += full
-        found += last
-        found += begun
-        return found
+        np.sign(last, waves[2])
+        return waves, steps, further, blocks
 
-    def _share_out(self, units: Column, steps: Column, sizes: Sizes) -> Column:
-        """Give those units that a device holds equal shares of the steps of all tiles.
+    def in_vain(self, operand: int, rows: int, layout: str, itemsize: int) -> Column:
+        """Sectors that a step of each program brings of an operand beyond what it wants.
+
+        A CPU's caches keep what is beside a run until it is wanted.
 
         Args:
-            units: tiles; afterwards those units.
-            steps: of a tile; afterwards of a unit.
-            sizes: of the problem.
-
-        Returns:
-            Seconds for the tiles that units go through beside their first one, and for the parts
-            of C that they write. All units are in one wave.
+            operand: 0 for A, 1 for B.
+            rows: bytes of the operand's rows, or of others of their kind.
+            layout: which operands are stored transposed.
+            itemsize: bytes of an element.
         """
-        units *= self._parts
-        every = units * steps
-        blocks = every * self._per_share
-        np.floor(blocks, blocks)
-        np.maximum(blocks, self._least, out=blocks)
-        np.minimum(blocks, self._slots, out=blocks)
-        tiles = units / blocks
-        units[:] = blocks
-        every /= blocks
-        np.ceil(every, steps)
-        of_tile = np.ceil(blocks * self._per_place[self._even])
-        of_tile *= self._of_tile[sizes.c_unaligned]
-        of_tile += self._of_pass
-        tiles *= of_tile
-        blocks *= self._of_parts
-        blocks *= sizes.itemsize
-        tiles += blocks
-        return tiles
+        if not self._in_sectors:
+            return np.zeros(len(self._resident))
+        down, across = self._runs[::2] if operand == 0 else self._runs[:0:-1]
+        runs, length = (down, across) if layout[operand] == "n" else (across, down)
+        # Rows of a copy begin where sectors do.
+        read = 1.0 if rows % VECTOR_BYTES == 0 else self._uncopied
+        return np.asarray(read * runs * sectors_in_vain(length * itemsize, rows))
+
+    def count(self, sizes: Sizes) -> NDArray[np.float64]:
+        """The terms of every program, shape (terms, programs)."""
+        waves, steps, further, blocks = self.divide(sizes)
+        counts = np.zeros((len(COUNTS), len(steps)))
+        counts[:_STEPS] = np.array(sizes.traffic)[:, None]
+        in_waves = np.einsum("wip,ip->wp", self.in_waves, waves)
+        counts[_STEPS:_TILES] = in_waves * steps
+        if self.even is not None:
+            in_waves[:, self.even] += in_waves[:, self.even] * further
+            counts[_BLOCKS, self.even] = blocks * self.tile * sizes.itemsize
+        counts[_TILES:_BLOCKS] = in_waves
+        near, far = self.chip.beyond(sizes)
+        here = {**sizes.circumstances, **dict.fromkeys(SECTORS, 1.0), "near": near, "far": far}
+        shares = counts[_COUNTED]
+        shares *= self.factors
+        shares *= np.array([here.get(each, 0.0) for each in _WHERE])[:, None]
+        for operand, rows in enumerate(sizes.row_bytes):
+            in_vain = self.in_vain(operand, rows, sizes.layout, sizes.itemsize)
+            shares[_WHERE.index(SECTORS[operand])] *= in_vain
+        counted = shares[_FIRST]
+        counted[_TERM_OF[_SECOND]] += shares[_SECOND]
+        return counted
+
+
+class Priced:
+    """Programs at prices: the seconds of each for a shape that nobody has seen.
+
+    Those are `price` of what `Programs.count` counts, to the last places, sooner: what is paid for
+    the same thing is added up beforehand.
+
+    Args:
+        programs: which.
+        prices: of the programs, shape (terms, programs).
+        layout: of all problems.
+        itemsize: likewise, bytes of an element.
+    """
+
+    def __init__(
+        self, programs: Programs, prices: NDArray[np.float64], layout: str, itemsize: int
+    ) -> None:
+        self._programs, self._layout, self._itemsize = programs, layout, itemsize
+        self._paid = prices[_TERM_OF] * programs.factors
+        self._of_near, self._of_far = self._together({"near"})[1], self._together({"far"})[1]
+        self._of_sectors = [self._together({each})[1] for each in SECTORS]
+        self._of_kinds: dict[tuple[object, ...], tuple[NDArray[np.float64], ...]] = {}
+        self._of_rows: dict[tuple[int, int], NDArray[np.float64]] = {}
+        if programs.even is not None:
+            blocks = self._paid[_COUNTED.index(_BLOCKS), programs.even]
+            self._of_blocks = blocks * programs.tile * itemsize
+
+    def seconds(self, sizes: Sizes) -> Column:
+        """Predicted seconds of every program. The array is fresh."""
+        programs = self._programs
+        a, b = sizes.row_bytes
+        kind = misalignment(a), misalignment(b), sizes.c_unaligned
+        paid = self._of_kinds.get(kind)
+        if paid is None:
+            paid = self._of_kinds[kind] = self._together(sizes.circumstances)
+        of_traffic, of_steps, of_tiles = paid
+        waves, steps, further, blocks = programs.divide(sizes)
+        found: Column = np.array(sizes.traffic).dot(of_traffic)
+        of_waves = self._of_row(0, kind_of_rows(a)) + self._of_row(1, kind_of_rows(b))
+        of_waves += of_steps
+        near, far = programs.chip.beyond(sizes)
+        if near or far:
+            of_waves += near * self._of_near + far * self._of_far
+        of_waves *= steps
+        of_waves += of_tiles
+        if (even := programs.even) is not None:
+            of_waves[:, even] += of_tiles[:, even] * further
+            found[even] += blocks * self._of_blocks
+        waves *= of_waves
+        found += waves[0]
+        found += waves[1]
+        found += waves[2]
+        return found
+
+    def _together(self, here: Container[str]) -> tuple[NDArray[np.float64], ...]:
+        """Payments in some circumstances for traffic, and in waves for steps and tiles."""
+        programs = self._paid.shape[1]
+        traffic, steps, tiles = (np.zeros((rows, programs)) for rows in (len(TRAFFIC), 3, 3))
+        for share, count, paid in zip(_SHARES, _COUNTED, self._paid, strict=True):
+            if share.where not in here or count == _BLOCKS:
+                continue
+            if count < _STEPS:
+                traffic[count] += paid
+            elif count < _TILES:
+                steps += paid * self._programs.in_waves[count - _STEPS]
+            else:
+                tiles += paid * self._programs.in_waves[count - _TILES]
+        return traffic, steps, tiles
+
+    def _of_row(self, operand: int, rows: int) -> NDArray[np.float64]:
+        """Payments in waves for sectors that come in vain with rows of a kind."""
+        found = self._of_rows.get((operand, rows))
+        if found is None:
+            in_vain = self._programs.in_vain(operand, rows, self._layout, self._itemsize)
+            found = self._of_rows[operand, rows] = self._of_sectors[operand] * in_vain
+        return found
+
+
+def price(counted: NDArray[np.float64], prices: NDArray[np.float64]) -> Column:
+    """Seconds, of terms and prices of shape (terms, programs)."""
+    return np.asarray(np.einsum("tp,tp->p", counted, prices))

@@ -15,47 +15,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from autotune.operations.problem import Gemm
 
     Column = NDArray[np.float64]
-
-TERMS = (
-    "call",
-    "steps of full waves",
-    "steps of the last wave",
-    "steps in a row",
-    "units",
-    "waves",
-    "bytes of A",
-    "bytes of B",
-    "bytes of C",
-    "bytes of parts",
-    "sum of parts",
-    "steps, rows of A unaligned",
-    "steps, rows of B unaligned",
-    "sum in a block",
-    "copies",
-    "bytes copied",
-    "sectors in vain",
-    "steps, an operand beyond the near cache",
-    "steps, all beyond the far cache",
-    "steps, rows of A between words",
-    "steps, rows of B between words",
-    "units, rows of C unaligned",
-)
-"""The counted terms, in the order of the prices."""
-
-FIRST_TERMS = 16
-"""Those that every portfolio has prices for: later ones stand behind them."""
 
 VECTOR_BYTES = 16
 """Rows whose length is no multiple of it cannot be read in whole vectors."""
@@ -96,6 +65,12 @@ class Sizes:
         return float(self.m) * self.n * self.k
 
     @property
+    def traffic(self) -> tuple[float, float, float, float]:
+        """Counts of `TRAFFIC`."""
+        m, n, k, itemsize = self.m, self.n, self.k, self.itemsize
+        return 1.0, m * n * itemsize, n * k * itemsize, m * k * itemsize
+
+    @property
     def row_bytes(self) -> tuple[int, int]:
         """Of A and of B, as they are stored."""
         a = self.n if self.layout[0] == "n" else self.m
@@ -109,18 +84,27 @@ class Sizes:
         0 are whole vectors, `BY_WORDS` no whole vectors but words, `BETWEEN_WORDS` not even those.
         """
         a, b = self.row_bytes
-        return _ill(a), _ill(b)
+        return misalignment(a), misalignment(b)
 
     @property
     def c_unaligned(self) -> bool:
         """True if the rows of C are no whole vectors."""
-        return _ill(self.k * self.itemsize) > 0
+        return misalignment(self.k * self.itemsize) > 0
 
     @property
-    def row_kinds(self) -> tuple[int, int]:
-        """The bytes of short rows of A, and of B, that runs lie in as they lie in those here."""
-        a, b = self.row_bytes
-        return kind_of_rows(a), kind_of_rows(b)
+    def circumstances(self) -> dict[str, float]:
+        """Those in which terms count: 1 where they hold."""
+        a, b = self.unaligned
+        held = {
+            "": True,
+            "A unaligned": a > 0,
+            "B unaligned": b > 0,
+            "A or B unaligned": a > 0 or b > 0,
+            "A between": a == BETWEEN_WORDS,
+            "B between": b == BETWEEN_WORDS,
+            "C unaligned": self.c_unaligned,
+        }
+        return {name: 1.0 for name, holds in held.items() if holds}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +128,8 @@ class Chip:
         0 is within and 1 is beyond; what has half of the cache to what has twice as much is partly
         there, by the logarithm of its size.
         """
+        if not self.far:
+            return 0.0, 0.0
         a, b, c = sizes.m * sizes.n, sizes.n * sizes.k, sizes.m * sizes.k
         largest, every = max(a, b) * sizes.itemsize, (a + b + c) * sizes.itemsize
         return _beyond(largest, self.near), _beyond(every, self.far)
@@ -153,7 +139,8 @@ BY_WORDS, BETWEEN_WORDS = 1, 2
 """The misalignment of rows, see `Sizes.unaligned`."""
 
 
-def _ill(row_bytes: int) -> int:
+def misalignment(row_bytes: int) -> int:
+    """That of rows of so many bytes; see `Sizes.unaligned`."""
     if row_bytes % VECTOR_BYTES == 0:
         return 0
     return BETWEEN_WORDS if row_bytes % WORD_BYTES else BY_WORDS
@@ -197,184 +184,6 @@ UNIT = ("rows", "columns", "steps", "parts", "in_block", "copied", "share", "vol
 """The columns of a table of units: a `Unit`'s fields."""
 
 
-class Programs:
-    """Programs whose terms are counted together.
-
-    Args:
-        units: a row for each program, shape (programs, `UNIT`).
-        resident: units that a place holds at a time, of each program or of all.
-        chip: the device.
-
-    Attributes:
-        resident: as given, of each program.
-        parts, volume, area, copied: columns of `UNIT`.
-        by_kernel: 1 where a kernel of its own adds up parts, else 0.
-        in_block: parts that a unit adds up.
-        written: parts of C that are written before they are added up.
-        as_they_are: 0 where operands with unaligned rows are copied first, else 1.
-        into_rows: 1 where the units of a GPU store rows of C, 0 where they store parts for another
-            kernel; a CPU's stores need no alignment.
-        tiles: rows, columns and steps of a unit's tile, shape (3, programs).
-        even: the programs whose units have equal shares.
-        tile_elements: of C, of a tile of those.
-    """
-
-    def __init__(
-        self,
-        units: NDArray[np.float64],
-        resident: NDArray[np.float64] | float,
-        chip: Chip,
-    ) -> None:
-        rows, columns, steps, parts, in_block, copied, share, volume, area = np.ascontiguousarray(
-            units.T
-        )
-        self.resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
-        self.parts, self.volume, self.area = parts, volume, area
-        places = chip.places
-        self._chip = chip
-        self._slots = self.resident * places
-        self.tiles = np.array([rows, columns, steps])
-        self._tiles, self._per_part = LESS / self.tiles, LESS / parts
-        self._per_slot, self._per_place = MORE / self._slots, LESS / places
-        divided = parts > 1
-        self.by_kernel = np.asarray(divided & (in_block == 0), np.float64)
-        self.in_block = np.where(divided & (in_block != 0), parts, 0.0)
-        self.written = np.where(divided & (share == 0), parts, 0.0)
-        self.copied, self.as_they_are = copied, 1.0 - copied
-        self._in_sectors = places > 1
-        self.into_rows = self._in_sectors * (1.0 - self.by_kernel)
-        self.even = np.flatnonzero(share)
-        self._share, self.tile_elements = share[self.even], (rows * columns)[self.even]
-        self._counted = np.empty((len(TERMS), len(parts)))
-        self._counted[0] = 1.0
-
-    @classmethod
-    def of(cls, units: Sequence[Unit], resident: float, chip: Chip) -> Programs:
-        """The same from single units."""
-        return cls(np.array([each.row for each in units]), resident, chip)
-
-    def __len__(self) -> int:
-        return len(self.parts)
-
-    def divided(self, sizes: Sizes) -> Division:
-        """The division of a problem among the places, by program."""
-        tiles = self._tiles * np.array([[sizes.m], [sizes.k], [sizes.n]])
-        np.ceil(tiles, out=tiles)
-        units = tiles[0] * tiles[1]
-        units *= self.parts
-        steps = tiles[2]
-        steps *= self._per_part
-        np.ceil(steps, out=steps)
-        blocks = segments = None
-        if len(even := self.even):
-            every = units[even] * steps[even]
-            blocks = np.minimum(self._slots[even], np.maximum(every // self._share, 1.0))
-            # A unit's first and last tile are other units', too.
-            segments = np.ones(len(self))
-            segments[even] = units[even] / blocks + 1.0
-            units[even], steps[even] = blocks, np.ceil(every / blocks)
-        full = units * self._per_slot
-        np.floor(full, out=full)
-        units -= full * self._slots
-        last = np.ceil(units * self._per_place)
-        return Division(full, last, last > 0, steps, segments, blocks)
-
-    def in_vain(self, operand: int, rows: int, layout: str, itemsize: int) -> Column:
-        """Sectors that a step of each program brings of an operand beyond what it wants.
-
-        A CPU's caches keep what is beside a run until it is wanted.
-
-        Args:
-            operand: 0 for A, 1 for B.
-            rows: bytes of the operand's rows, or of others of their kind.
-            layout: which operands are stored transposed.
-            itemsize: bytes of an element.
-        """
-        if not self._in_sectors:
-            return np.zeros(len(self))
-        down, across = self.tiles[[0, 2]] if operand == 0 else self.tiles[[2, 1]]
-        runs, length = (down, across) if layout[operand] == "n" else (across, down)
-        # Rows of a copy begin where sectors do.
-        read = 1.0 if rows % VECTOR_BYTES == 0 else self.as_they_are
-        return np.asarray(read * runs * sectors_in_vain(length * itemsize, rows))
-
-    def count(self, sizes: Sizes) -> NDArray[np.float64]:
-        """The terms of every program, shape (terms, programs); overwritten by the next call."""
-        m, n, k, itemsize = sizes.m, sizes.n, sizes.k, sizes.itemsize
-        counted = self._counted
-        full, last, begun, steps, segments, blocks = self.divided(sizes)
-        written = self.written * (m * k)
-        if blocks is not None:
-            written[self.even] = blocks * self.tile_elements
-        waves = full + begun
-        full = full * self.resident
-        np.multiply(full, steps, out=counted[1])
-        np.multiply(last, steps, out=counted[2])
-        in_vain = sum(
-            self.in_vain(operand, rows, sizes.layout, itemsize)
-            for operand, rows in enumerate(sizes.row_bytes)
-        )
-        np.multiply(counted[1] + counted[2], in_vain, out=counted[16])
-        np.multiply(waves, steps, out=counted[3])
-        # What a tile costs beside its steps; units with a share of all go from tile to tile.
-        np.multiply(full + last, 1.0 if segments is None else segments, out=counted[4])
-        np.multiply(waves, 1.0 if segments is None else segments, out=counted[5])
-        counted[6] = m * n * itemsize
-        counted[7] = n * k * itemsize
-        counted[8] = m * k * itemsize
-        np.multiply(written, itemsize, out=counted[9])
-        counted[10] = self.by_kernel
-        # Where the tile itself is chosen at the call, a step is as dear as the tile is large.
-        counted[1:4] *= self.volume
-        counted[4] *= self.area
-        every = counted[1] + counted[2]
-        near, far = self._chip.beyond(sizes)
-        np.multiply(every, near, out=counted[17])
-        np.multiply(every, far, out=counted[18])
-        a, b = sizes.unaligned
-        if a or b:
-            steps = every * self.as_they_are
-            copied_bytes = (bool(a) * m * n + bool(b) * n * k) * itemsize
-            counted[11] = steps if a else 0.0
-            counted[12] = steps if b else 0.0
-            counted[14] = self.copied
-            np.multiply(self.copied, copied_bytes, out=counted[15])
-            counted[19] = steps if a == BETWEEN_WORDS else 0.0
-            counted[20] = steps if b == BETWEEN_WORDS else 0.0
-        else:
-            counted[11:13] = 0.0
-            counted[14:16] = 0.0
-            counted[19:21] = 0.0
-        np.multiply(counted[4], self.into_rows * sizes.c_unaligned, out=counted[21])
-        counted[13] = self.in_block
-        return counted
-
-
-class Division(NamedTuple):
-    """The division of a problem by programs, an element of each array for a program.
-
-    Attributes:
-        full: waves in which places have all they can hold.
-        last: units of a place in the wave after those.
-        begun: whether there is such a wave.
-        steps: of a unit.
-        segments: tiles that a unit goes through; None where that is one for all.
-        blocks: units with a share of all, of the programs that have such; None where none has.
-    """
-
-    full: Column
-    last: Column
-    begun: NDArray[np.bool_]
-    steps: Column
-    segments: Column | None
-    blocks: Column | None
-
-
-LESS, MORE = 1 - 1e-12, 1 + 1e-12
-"""Products by inverses may be off in the last place: those that are rounded up are taken a little
-less, others a little more. Quotients of sizes that are not whole are farther from that."""
-
-
 def sectors_in_vain(run_bytes: Column, row_bytes: int) -> Column:
     """Sectors that a run of neighbours in a row touches beyond what it would fill, on the average.
 
@@ -398,6 +207,97 @@ def kind_of_rows(row_bytes: int) -> int:
     return row_bytes if row_bytes < SECTOR_BYTES else SECTOR_BYTES + row_bytes % SECTOR_BYTES
 
 
-def price(counted: NDArray[Any], prices: NDArray[Any]) -> Column:
-    """Seconds, of terms and prices of shape (terms, programs)."""
-    return np.asarray(np.einsum("tp,tp->p", counted, prices))
+class Share(NamedTuple):
+    """A part of a term, as it is counted.
+
+    Attributes:
+        of: what is counted: one of `COUNTS`.
+        times: a key of `Programs.times`, which it is multiplied by.
+        where: the same of sizes: one of `Sizes.circumstances`, "near" and "far" of `Chip.beyond`,
+            and of `SECTORS`, which are a program's.
+    """
+
+    of: str
+    times: str = ""
+    where: str = ""
+
+
+class Term(NamedTuple):
+    """A term of the time of a program.
+
+    Attributes:
+        name: as portfolios have it.
+        shares: what is counted for it, added up.
+        by: what its price is proportional to, from one tile to another: a step's "volume", the
+            "area" of C, or nothing.
+        gpu: its price before anything is known, per unit of that, on a device of many places.
+        cpu: likewise of one place, whose units follow each other, so that each is a wave and a
+            wave costs no more than a unit does.
+    """
+
+    name: str
+    shares: tuple[Share, ...]
+    by: str = ""
+    gpu: float = 0.0
+    cpu: float = 0.0
+
+
+TRAFFIC = ("call", "bytes of A", "bytes of B", "bytes of C")
+WAVES = ("full", "last", "in a row", "every")
+COUNTS = (
+    *TRAFFIC,
+    *(f"steps, {each}" for each in WAVES),
+    *(f"tiles, {each}" for each in WAVES),
+    "bytes of blocks",
+)
+"""Counts that sizes alone decide; a unit's steps and the tiles that it goes through, of the units
+in full waves or the last one, of one unit after the other, and of every unit of a place; what
+units with equal shares write of C."""
+
+SECTORS = "sectors of A", "sectors of B"
+"""Circumstances: what a step brings in vain of an operand."""
+
+EVERY = "steps, every"
+
+TABLE = (
+    Term("call", (Share("call"),), "", 2e-6, 5e-7),
+    Term("steps of full waves", (Share("steps, full", "volume"),), "volume", 6e-12, 1.5e-11),
+    Term("steps of the last wave", (Share("steps, last", "volume"),), "volume", 5e-12),
+    Term("steps in a row", (Share("steps, in a row", "volume"),), "volume", 1e-12),
+    Term("units", (Share("tiles, every", "area"),), "area", 1e-11, 1e-10),
+    Term("waves", (Share("tiles, in a row"),), "", 1e-6),
+    Term("bytes of A", (Share("bytes of A"),), "", 1.5e-13, 2e-11),
+    Term("bytes of B", (Share("bytes of B"),), "", 1.5e-13, 2e-11),
+    Term("bytes of C", (Share("bytes of C"),), "", 2.5e-13, 4e-11),
+    Term("bytes of parts", (Share("bytes of C", "written"), Share("bytes of blocks")), "", 4e-13),
+    Term("sum of parts", (Share("call", "by kernel"),), "", 2e-6),
+    Term("steps, rows of A unaligned", (Share(EVERY, "uncopied", "A unaligned"),), "volume"),
+    Term("steps, rows of B unaligned", (Share(EVERY, "uncopied", "B unaligned"),), "volume"),
+    Term("sum in a block", (Share("call", "in block"),), "area", 4e-11),
+    Term("copies", (Share("call", "copied", "A or B unaligned"),), "", 2e-6),
+    Term(
+        "bytes copied",
+        tuple(Share(f"bytes of {each}", "copied", f"{each} unaligned") for each in "AB"),
+        "",
+        6e-13,
+    ),
+    Term("sectors in vain", tuple(Share(EVERY, "", each) for each in SECTORS), "", 1e-9),
+    # Waiting for memory takes as long however large the tile is.
+    Term("steps, an operand beyond the near cache", (Share(EVERY, "volume", "near"),)),
+    Term("steps, all beyond the far cache", (Share(EVERY, "volume", "far"),)),
+    Term("steps, rows of A between words", (Share(EVERY, "uncopied", "A between"),), "volume"),
+    Term("steps, rows of B between words", (Share(EVERY, "uncopied", "B between"),), "volume"),
+    Term(
+        "units, rows of C unaligned",
+        (Share("tiles, every", "stored", "C unaligned"),),
+        "area",
+        2e-10,
+    ),
+)
+"""All that is counted and priced, in the order of the prices."""
+
+TERMS = tuple(each.name for each in TABLE)
+"""The names of the terms."""
+
+FIRST_TERMS = 16
+"""Those that every portfolio has prices for: later ones stand behind them."""

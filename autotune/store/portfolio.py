@@ -18,8 +18,8 @@ from autotune.core.device import DeviceFingerprint
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
-from autotune.model.book import later_prices
 from autotune.model.portfolio import LARGEST, Entry, Portfolio, Threads
+from autotune.model.prices import later_prices
 from autotune.model.terms import FIRST_TERMS, TERMS
 from autotune.operations.problem import ACCURACIES, LAYOUTS
 from autotune.store import strict_json

@@ -12,7 +12,7 @@ from autotune.core.configuration import Configuration
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.planning import Planner
 from autotune.gpu.nvidia.known_gpus import find_gpu
-from autotune.model.units import Units, free_parameters
+from autotune.model.portfolio import Units, free_parameters
 from autotune.operations.cases import cases_of
 from autotune.operations.problem import GEMM, Gemm
 from autotune.targets.families import load_families

@@ -27,19 +27,11 @@ from autotune.model import (
     chip_of,
     program_of,
 )
+from autotune.model.book import select
 from autotune.model.choosing import strangeness
-from autotune.model.fitting import fit
-from autotune.model.pricing import Priced
-from autotune.model.selecting import select
-from autotune.model.terms import (
-    SECTOR_BYTES,
-    TERMS,
-    Chip,
-    Programs,
-    kind_of_rows,
-    price,
-    sectors_in_vain,
-)
+from autotune.model.prices import fit
+from autotune.model.pricing import Priced, Programs, price
+from autotune.model.terms import SECTOR_BYTES, TERMS, UNIT, Chip, kind_of_rows, sectors_in_vain
 from autotune.operations.problem import Gemm
 from autotune.serving.predicting import Predictor
 from autotune.targets.families import catalog
@@ -180,11 +172,11 @@ def test_what_is_multiplied_beforehand_changes_no_time(
     resident = np.array([float(resident) for _, resident in units])
     prices = np.random.default_rng(seed).uniform(0, 1, (len(TERMS), len(units)))
     expected = price(Programs(table, resident, chip).count(sizes), prices)
-    priced = Priced(table, resident, chip, prices, sizes.layout, sizes.itemsize)
-    assert sorted(priced.order) == list(range(len(units)))
-    for _ in range(2):  # nothing is left behind for the next shape
-        seconds = priced.seconds(sizes)
-        np.testing.assert_allclose(seconds, expected[priced.order], rtol=1e-9)
+    for order in (slice(None), np.argsort(table[:, UNIT.index("share")])):
+        programs = Programs(table[order], resident[order], chip)
+        priced = Priced(programs, prices[:, order], sizes.layout, sizes.itemsize)
+        for _ in range(2):  # nothing is left behind for the next shape
+            np.testing.assert_allclose(priced.seconds(sizes), expected[order], rtol=1e-9)
 
 
 def test_shared_units_leave_no_wave_partly_empty() -> None:
