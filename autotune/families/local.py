@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from autotune.core.errors import SpaceError
 from autotune.families.parts import Local
 from autotune.space import Expression, Restriction
-from autotune.space.restriction import whole_divisions
+from autotune.space.parameter import whole_divisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

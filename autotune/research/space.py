@@ -16,7 +16,7 @@ from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.space import SearchSpace, SpaceUnion
-from autotune.space.listed import ConfigurationList
+from autotune.space.parameter import ConfigurationList
 
 SECONDS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 """Units of recorded times."""

@@ -16,10 +16,9 @@ from autotune.core import checks
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.search.claims import OUTCOME, REASON, claim_of
+from autotune.search.claims import FAMILY, OUTCOME, REASON, PointT, claim_of
 from autotune.search.internals import quiet
 from autotune.search.storage import close_storage, journal_path, open_storage, storage_errors
-from autotune.search.study_space import FAMILY, PointT
 
 SPACE = "autotune:space"
 """Study attribute: the digest of the space its trials come from."""

@@ -17,7 +17,7 @@ from autotune.core.configuration import Value
 from autotune.core.errors import SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.objective import TIME, Objective
-from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, Owner, fail, orphans
+from autotune.search.claims import INTERRUPTED, ORPHANED, Ledger, Owner, PointT, fail, orphans
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.internals import deferred_interrupt, quiet
 from autotune.search.model import Prior
@@ -30,9 +30,8 @@ from autotune.search.reading import (
     measurement_of,
     trial_record,
 )
-from autotune.search.samplers import make_sampler
+from autotune.search.searcher import make_sampler
 from autotune.search.storage import StudyJournal, close_storage, open_storage, storage_errors
-from autotune.search.study_space import PointT
 from autotune.space import SearchSpace, SpaceUnion
 
 _HEARTBEAT = "autotune:heartbeat:"

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.operations.problem import Problem
     from autotune.space import SearchSpace
-    from autotune.space.restriction import Rejection
+    from autotune.space.parameter import Rejection
 
 
 class Fits:

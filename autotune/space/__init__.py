@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from autotune.space.expression import Expression, UndefinedError
-from autotune.space.parameter import TunableParameter
-from autotune.space.restriction import FunnelStep, Rejection, Restriction
+from autotune.space.expression import Expression
+from autotune.space.operators import UndefinedError
+from autotune.space.parameter import FunnelStep, Rejection, Restriction, TunableParameter
 from autotune.space.search_space import SearchSpace
 from autotune.space.union import SpaceUnion
 

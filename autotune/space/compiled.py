@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.space import operators
-from autotune.space.column import MisuseError, UndefinedError
 from autotune.space.nodes import Apply, Conditional, Constant, Junction, Name, fold
+from autotune.space.operators import MisuseError, UndefinedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

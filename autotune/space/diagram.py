@@ -1,23 +1,30 @@
-"""Multi-valued decision diagrams: many rows of codes, counted and numbered without listing them.
+"""Decision diagrams and products of them: many rows, counted and numbered without listing them.
 
-A diagram has a layer per parameter. Every row is a path from the root to the end that takes one
-edge in each layer; beginnings of rows that allow the same endings lead to the same node. Edges
-leave a node in ascending order of their codes, so the rows are numbered in ascending order.
+A multi-valued diagram has a layer per parameter. Every row is a path from the root to the end
+that takes one edge in each layer; beginnings of rows that allow the same endings lead to the same
+node. Edges leave a node in ascending order of their codes, so the rows are numbered so, too.
 (Srinivasan, Kam, Malik and Brayton, "Algorithms for discrete function manipulation", 1990.)
 """
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import numpy as np
+
+from autotune.core.errors import SpaceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
+
+    from autotune.space.system import Group
 
 _EXACT_IN_FLOATS = 2**53
 _EXACT_IN_WORDS = 2**62
@@ -228,3 +235,115 @@ def _trie(rows: NDArray[np.intp]) -> list[Edges]:
     last = layers[-1]
     layers[-1] = Edges(last.parents, last.codes, np.zeros_like(last.children), last.nodes)
     return layers
+
+
+class GroupProduct:
+    """Every combination of the groups' rows; the first group is the most significant.
+
+    Attributes:
+        groups: over all parameters of a space, each in one of them.
+        size: number of rows.
+    """
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        self.groups = tuple(groups)
+        self.size = math.prod(group.size for group in groups)
+        self._parameters = sum(len(group.positions) for group in groups)
+
+    @cached_property
+    def weights(self) -> tuple[int, ...]:
+        """Rows of the product that one row of each group stands for."""
+        sizes = [group.size for group in self.groups]
+        return tuple(math.prod(sizes[number + 1 :]) for number in range(len(sizes)))
+
+    def row_codes(self, row: int) -> list[int]:
+        """Positions of one row's values among their parameters'."""
+        codes = [0] * self._parameters
+        for group in reversed(self.groups):
+            row, local = divmod(row, group.size)
+            for position, code in zip(
+                group.positions, group.diagram.row_codes(local), strict=True
+            ):
+                codes[position] = code
+        return codes
+
+    def codes(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The same for many rows, shape (rows, parameters)."""
+        codes = np.empty((len(rows), self._parameters), dtype=np.int32, order="F")
+        for group in reversed(self.groups):
+            if group.size:
+                rows, local = np.divmod(rows, group.size)
+                columns = group.diagram.codes(local)
+                for position, column in zip(group.positions, columns, strict=True):
+                    codes[:, position] = column
+        return codes
+
+    def columns(self, values: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The values of every parameter in every row.
+
+        Args:
+            values: what the codes of every parameter stand for.
+        """
+        columns = _empty_columns([each.dtype for each in values], self.size)
+        for group, weight in zip(self.groups, self.weights, strict=True):
+            own = [values[position] for position in group.positions]
+            for position, column in zip(
+                group.positions, group.diagram.columns(own, weight), strict=True
+            ):
+                if len(column):
+                    columns[position].reshape(-1, len(column))[:] = column
+        return columns
+
+    def find(self, codes: Sequence[int]) -> int | None:
+        """The row with these codes, or None."""
+        row = 0
+        for group in self.groups:
+            local = group.diagram.find([codes[position] for position in group.positions])
+            if local is None:
+                return None
+            row = row * group.size + local
+        return row
+
+
+def _empty_columns(dtypes: Sequence[np.dtype[Any]], rows: int) -> list[NDArray[Any]]:
+    """A column of every type.
+
+    Those of one type lie in one block, which the system provides far faster than many small ones.
+    """
+    numbers = Counter(dtypes)
+    blocks = {dtype: iter(np.empty((count, rows), dtype)) for dtype, count in numbers.items()}
+    return [next(blocks[dtype]) for dtype in dtypes]
+
+
+_PointT = TypeVar("_PointT")
+
+LARGEST_LISTING = 2**28
+"""Rows that may be listed."""
+
+
+def row_number(row: SupportsIndex, size: int, what: str = "space") -> int:
+    """The number of a row from 0 on; negative ones count from the end.
+
+    Raises:
+        IndexError: there is no such row.
+        TypeError: it is no whole number.
+    """
+    number = index(row)
+    if not -size <= number < size:
+        raise IndexError(f"row {number} is outside a {what} of {size} rows")
+    return number % size
+
+
+def row_slice(rows: slice, size: int, point: Callable[[int], _PointT]) -> list[_PointT]:
+    """The points of a slice.
+
+    Raises:
+        SpaceError: they are too many to list.
+    """
+    numbers = range(*rows.indices(size))
+    if numbers and abs(numbers[-1] - numbers[0]) // abs(numbers.step) >= LARGEST_LISTING:
+        raise SpaceError(
+            f"a slice lists at most {LARGEST_LISTING} rows: "
+            "sample the space, or index it row by row, instead"
+        )
+    return [point(number) for number in numbers]

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.core.configuration import Value
-    from autotune.space.diagram import Diagram, Layer
+    from autotune.space.diagram import Diagram, GroupProduct, Layer
     from autotune.space.parameter import TunableParameter
-    from autotune.space.product import GroupProduct
 
 _UNIT_LIMIT = 2**52
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
-from autotune.space.column import (
+from autotune.space.operators import (
     INT32_MAX,
     INT64_MAX,
     Column,
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.core.configuration import Value
-    from autotune.space.column import Mask
-    from autotune.space.operators import Operator
+    from autotune.space.operators import Mask, Operator
 
 
 @dataclass(frozen=True, slots=True)

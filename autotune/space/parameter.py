@@ -1,8 +1,9 @@
-"""Tunable parameters: a name and the values it can take."""
+"""Declarations of a space: tunable parameters, restrictions on them, and listed configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+from array import array
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,8 @@ import numpy as np
 
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
-from autotune.space.column import INT32_MAX, INT64_MAX, Column
 from autotune.space.expression import plain_value
-from autotune.space.operators import LARGEST_BITS
+from autotune.space.operators import INT32_MAX, INT64_MAX, LARGEST_BITS, Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.core.configuration import Value
+    from autotune.space.expression import Expression
 
 _PLAIN = {bool, int, float, str}
 _MOST_VALUES = 2**24
@@ -167,3 +168,175 @@ def check_range(what: str, value: Value) -> None:
     """
     if isinstance(value, int) and value.bit_length() > LARGEST_BITS:
         raise SpaceError(f"{what}: {shown(value)} is too large, at most {LARGEST_BITS} bits")
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """A rule that every valid configuration meets.
+
+    A configuration for which the expression is undefined does not meet it.
+
+    Attributes:
+        expression: what must hold.
+        reason: why, in a few words.
+    """
+
+    expression: Expression
+    reason: str = ""
+
+    @property
+    def text(self) -> str:
+        """The expression as it was written."""
+        return self.expression.text
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a configuration is not valid.
+
+    Attributes:
+        restriction: the rule that it breaks.
+        reason: why there is that rule.
+        values: the numbers that the rule is about, by name.
+    """
+
+    restriction: str
+    reason: str
+    values: Mapping[str, Value]
+
+    def __str__(self) -> str:
+        numbers = ", ".join(f"{name} = {value}" for name, value in self.values.items())
+        rule = f"{self.restriction}: {self.reason}" if self.reason else self.restriction
+        return f"{rule} ({numbers})" if numbers else rule
+
+
+@dataclass(frozen=True, slots=True)
+class FunnelStep:
+    """The rest of a space after one restriction.
+
+    Attributes:
+        expr: the restriction's text.
+        reason: why there is that restriction.
+        remaining: configurations that meet it and all before it; None when counting them would
+            take too long.
+    """
+
+    expr: str
+    reason: str
+    remaining: int | None
+
+
+def whole_divisions(definitions: Mapping[str, Expression]) -> list[Restriction]:
+    """The restrictions that definitions imply: their exact divisions must be whole.
+
+    In the order of the definitions, each once.
+    """
+    implied: dict[str, Restriction] = {}
+    for name, definition in definitions.items():
+        for numerator, denominator in definition.divisions():
+            expression = numerator.is_multiple_of(denominator)
+            quotient = numerator.over(denominator)
+            reason = f"{quotient} must be a whole number ({name})"
+            implied.setdefault(expression.text, Restriction(expression, reason))
+    return list(implied.values())
+
+
+class ConfigurationList:
+    """Configurations with the same parameters, in the order in which they were added.
+
+    A row takes four bytes for every parameter; a value is stored once.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, _Observed] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, configuration: Mapping[str, Value]) -> None:
+        """Add one.
+
+        Raises:
+            SpaceError: it is no mapping, has other parameters than the first, or a value that is
+                not a scalar.
+        """
+        if not isinstance(configuration, Mapping):
+            raise SpaceError(
+                f"configuration {self._count} must be a mapping, got {shown(configuration)}"
+            )
+        if not self._count:
+            self._columns = {name: _Observed() for name in configuration}
+        elif configuration.keys() != self._columns.keys():
+            raise SpaceError(
+                f"configuration {self._count} has parameters {_names(configuration)}, "
+                f"the first one has {_names(self._columns)}"
+            )
+        for name, column in self._columns.items():
+            try:
+                column.add(configuration[name])
+            except TypeError as error:
+                raise SpaceError(f"parameter {name}: {error}") from None
+        self._count += 1
+
+    def table(self) -> tuple[list[TunableParameter], NDArray[np.int32]]:
+        """The parameters, and the positions of every row's values, shape (rows, parameters).
+
+        A parameter's values are sorted when all are numbers, else in order of appearance.
+
+        Raises:
+            SpaceError: a name or a value that no parameter can have.
+        """
+        found = [column.parameter(name) for name, column in self._columns.items()]
+        codes = np.empty((self._count, len(found)), dtype=np.int32)
+        for position, (_, column) in enumerate(found):
+            codes[:, position] = column
+        return [parameter for parameter, _ in found], codes
+
+
+class _Observed:
+    """The values that one parameter took."""
+
+    def __init__(self) -> None:
+        self._codes: dict[Value, int] = {}
+        self._column = array("i")
+
+    def add(self, value: Value) -> None:
+        try:
+            code = self._codes.get(value)
+        except TypeError:  # a list, say, which `plain_value` refuses
+            code = None
+        if code is None:
+            code = self._codes[plain_value(value)] = len(self._codes)
+        self._column.append(code)
+
+    def parameter(self, name: str) -> tuple[TunableParameter, NDArray[np.int32]]:
+        """The parameter, and the position of its value in every row."""
+        column = np.frombuffer(self._column, dtype=np.int32)
+        values = tuple(self._codes)
+        if {int, float}.issuperset(map(type, values)):
+            values = tuple(sorted(values))
+            ranks = np.empty(len(values), dtype=np.int32)
+            ranks[[self._codes[value] for value in values]] = np.arange(len(values))
+            column = ranks[column]
+        return TunableParameter(name, values), column
+
+
+def ascending(codes: NDArray[np.int32]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Rows in ascending order, and which of them is the first of those that are equal to it.
+
+    Args:
+        codes: shape (rows, columns), in any order.
+
+    Returns:
+        Row numbers in ascending order of their codes, equal ones in their own order; and, along
+        them, the number of the first of the equal ones.
+    """
+    order = np.lexsort(codes.T[::-1])
+    starts = np.ones(len(order), dtype=bool)
+    starts[1:] = (codes[order[1:]] != codes[order[:-1]]).any(axis=1)
+    return order, order[starts][np.cumsum(starts) - 1]
+
+
+def _names(configuration: Mapping[str, object]) -> str:
+    return shown(sorted(map(str, configuration)))

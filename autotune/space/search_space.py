@@ -17,14 +17,20 @@ from autotune.core.arguments import mapping, must, whole
 from autotune.core.configuration import Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
-from autotune.space.diagram import Diagram
-from autotune.space.expression import Expression, UndefinedError, plain_value
-from autotune.space.listed import ConfigurationList, ascending
+from autotune.space.diagram import LARGEST_LISTING, Diagram, GroupProduct, row_number, row_slice
+from autotune.space.expression import Expression, plain_value
 from autotune.space.nearest import nearest_row
-from autotune.space.parameter import TunableParameter, check_range
-from autotune.space.product import GroupProduct
-from autotune.space.restriction import FunnelStep, Rejection, Restriction, whole_divisions
-from autotune.space.rows import LARGEST_LISTING, row_number, row_slice
+from autotune.space.operators import UndefinedError
+from autotune.space.parameter import (
+    ConfigurationList,
+    FunnelStep,
+    Rejection,
+    Restriction,
+    TunableParameter,
+    ascending,
+    check_range,
+    whole_divisions,
+)
 from autotune.space.system import Group, RestrictionSystem
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 from autotune.core.arguments import must
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import SpaceError
-from autotune.space.rows import row_number, row_slice
+from autotune.space.diagram import row_number, row_slice
 from autotune.space.search_space import SearchSpace
 
 if TYPE_CHECKING:

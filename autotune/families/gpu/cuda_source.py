@@ -16,7 +16,7 @@ from autotune.families.templating import template_path
 from autotune.operations.epilogue import Epilogue
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Argument, Kind
-from autotune.space.restriction import whole_divisions
+from autotune.space.parameter import whole_divisions
 
 _ESTIMATE = "registers"
 _WORKSPACE = ("{t}* __restrict__", "workspace")

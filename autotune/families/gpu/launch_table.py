@@ -8,7 +8,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.core.printable import shown
 from autotune.families.parts import ONE, ZERO, AuxiliaryKernel, Launch, Region, TensorMap
 from autotune.space import Expression, Restriction
-from autotune.space.restriction import whole_divisions
+from autotune.space.parameter import whole_divisions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -13,12 +13,26 @@ from threadpoolctl import ThreadpoolController
 
 from autotune.core import session
 from autotune.core.configuration import Value
-from autotune.search.claims import Ledger
-from autotune.search.model.features import FeatureMap, Points, log_costs
-from autotune.search.model.prior import Expectation, Prior, standardised
-from autotune.search.model.rows import Candidates, History, HistoryReader, drawn_rows, seeded
-from autotune.search.model.surrogate import FIRST_FIT, SuccessModel, Surrogate, refit_at
-from autotune.search.study_space import StudySpace
+from autotune.search.claims import Ledger, StudySpace
+from autotune.search.model.features import (
+    Candidates,
+    FeatureMap,
+    History,
+    HistoryReader,
+    Points,
+    drawn_rows,
+    log_costs,
+    seeded,
+)
+from autotune.search.model.surrogate import (
+    FIRST_FIT,
+    Expectation,
+    Prior,
+    SuccessModel,
+    Surrogate,
+    refit_at,
+    standardised,
+)
 
 _DESIGN = 7
 """Trials before the model takes over."""

@@ -13,12 +13,12 @@ from autotune.search.claims import (
     ORPHANED,
     Ledger,
     Owner,
+    StudySpace,
     claim,
     fail,
     orphans,
     withdraw,
 )
-from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace, SpaceUnion
 
 SPACE = SearchSpace({"x": [1, 2, 4, 8], "y": [1, 2, 3]}, ["x * y <= 8"])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.core.configuration import Candidate
+from autotune.search.claims import StudySpace
 from autotune.search.model.features import FeatureMap
 from autotune.search.model.surrogate import SuccessModel, informative, response
-from autotune.search.study_space import StudySpace
 from autotune.space import SearchSpace, SpaceUnion
 
 

@@ -17,11 +17,9 @@ from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.search import Searcher, open_study
-from autotune.search.claims import Ledger
+from autotune.search.claims import Ledger, StudySpace
 from autotune.search.model import EstimatedPrior, MeasuredPrior, ModelProposer
-from autotune.search.model.features import FeatureMap, log_costs
-from autotune.search.model.rows import History, HistoryReader
-from autotune.search.study_space import StudySpace
+from autotune.search.model.features import FeatureMap, History, HistoryReader, log_costs
 from autotune.space import SearchSpace, SpaceUnion, TunableParameter
 
 TILES = SearchSpace(

@@ -14,10 +14,9 @@ from autotune.search import (
     make_sampler,
     sampler_names,
 )
-from autotune.search.claims import Ledger
-from autotune.search.mirror import Encoding, MirrorProposer
-from autotune.search.samplers import RandomProposer
-from autotune.search.study_space import StudySpace
+from autotune.search.claims import Ledger, StudySpace
+from autotune.search.feasible import Encoding, MirrorProposer
+from autotune.search.searcher import RandomProposer
 from autotune.space import SearchSpace, SpaceUnion
 
 SPACE = SearchSpace({"x": [1, 2, 4], "mode": ["a", "b", "c"]}, ["x < 4 or mode == 'a'"])

@@ -13,7 +13,7 @@ from true_rows import true_rows
 
 from autotune.core.errors import ExpressionError
 from autotune.space import Expression, UndefinedError
-from autotune.space.parsing import MAX_TEXT
+from autotune.space.expression import MAX_TEXT
 
 UNDEFINED = object()
 NAMES = ("a", "b", "c", "d")
