@@ -1,4 +1,4 @@
-"""Builds the diagram of the rows that meet some restrictions, parameter by parameter.
+"""Builds diagrams of the rows that meet restrictions: each independent part, by parameters.
 
 What a beginning of a row allows afterwards depends only on the values that the restrictions still
 to come compute from it: if all that is left to check is ``u * v <= 64`` where ``u`` is ``x * y``,
@@ -11,133 +11,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from autotune.space.diagram import Diagram, Edges
+from autotune.core.errors import ExpressionError
+from autotune.space.diagram import Diagram, Edges, Group
 from autotune.space.operators import Column
+from autotune.space.terms import Encoded, Term, TermTable, combine, encode, spread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from autotune.space.system import Term
-
-_LARGEST_RADIX = 2**62
-_SCATTERED = 8
-"""Up to so many possible keys for each that occurs, a table of them beats sorting."""
-_SMALL_TABLE = 1024
-"""A table of so many keys costs no more than calling NumPy."""
-_FEW = 64
-"""So many values are told apart faster by Python."""
-
-
-class Encoded(NamedTuple):
-    """A column that is ``table[ids]``.
-
-    Attributes:
-        table: values that differ from each other; not all need occur.
-        ids: the position of every row's value among them.
-        size: how many there are in the table.
-    """
-
-    table: Column
-    ids: NDArray[np.intp]
-    size: int
-
-    def rows(self, ids: NDArray[np.intp]) -> Column:
-        """The column that has the values at these positions."""
-        return self.table.each(lambda values: values[ids])
-
-    def at(self, nodes: NDArray[np.intp]) -> Encoded:
-        """The same for some of the nodes; values that none of them has may be left out."""
-        ids = self.ids[nodes]
-        if self.size <= len(nodes):
-            return Encoded(self.table, ids, self.size)
-        numbers, places = distinct(ids, self.size)
-        return Encoded(self.rows(ids[places]), numbers, len(places))
-
-
-def spread(values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    """`np.broadcast_to`, which takes its time, where it is needed."""
-    if isinstance(values, np.ndarray) and values.shape == shape:
-        return values
-    return np.broadcast_to(values, shape)
-
-
-def encode(column: Column, shape: tuple[int, ...]) -> Encoded:
-    """A column, flattened; rows without a value are alike."""
-    values = spread(column.values, shape).ravel()
-    ids, places = _distinct_values(values)
-    if column.defined is None:
-        return Encoded(Column(values[places], None, column.limit), ids, len(places))
-    defined = spread(column.defined, shape).ravel()
-    ids, places = distinct(np.where(defined, ids + 1, 0), len(places) + 1)
-    return Encoded(Column(values[places], defined[places], column.limit), ids, len(places))
-
-
-def combine(columns: Iterable[Encoded], rows: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Numbers for distinct combinations of several columns' values, as `distinct` gives them."""
-    keys = np.zeros(rows, dtype=np.intp)
-    radix = 1
-    for each in columns:
-        if radix * each.size >= _LARGEST_RADIX:
-            keys, used = distinct(keys, radix)
-            radix = len(used)
-        keys = keys * each.size + each.ids if radix > 1 else each.ids
-        radix *= each.size
-    return distinct(keys, radix)
-
-
-def _distinct_values(values: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """As `distinct`, for values of any kind."""
-    if values.dtype == bool:
-        return distinct(values.astype(np.intp), 2)
-    if values.dtype == object or len(values) <= _FEW:
-        return _distinct_objects(values)
-    if values.dtype.kind == "i":
-        low, high = int(values.min()), int(values.max())
-        if high - low < _LARGEST_RADIX:
-            return distinct(values.astype(np.int64) - low, high - low + 1)
-    _, places, ids = np.unique(values, return_index=True, return_inverse=True)
-    return ids, places
-
-
-def _distinct_objects(values: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    keys: list[object] = values.tolist()
-    if values.dtype == object:
-        # Equal values of different kinds may compute differently: 2**53 + 1 and 2.0**53 + 1.
-        keys = [(type(value), value) for value in keys]
-    places: dict[object, int] = {}
-    numbers: dict[object, int] = {}
-    ids = []
-    for place, key in enumerate(keys):
-        if key not in numbers:
-            numbers[key] = len(numbers)
-            places[key] = place
-        ids.append(numbers[key])
-    return np.array(ids, dtype=np.intp), np.array(list(places.values()), dtype=np.intp)
-
-
-def distinct(keys: NDArray[np.intp], radix: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Numbers for distinct keys: that of every key, and a place where each number's key occurs.
-
-    Args:
-        keys: integers from 0 on.
-        radix: they are less than this.
-    """
-    if radix > _SCATTERED * len(keys) + _SMALL_TABLE:
-        _, places, numbers = np.unique(keys, return_index=True, return_inverse=True)
-        return numbers, places
-    place_of = np.full(radix, -1, dtype=np.intp)
-    place_of[keys] = np.arange(len(keys))
-    used = (place_of >= 0).nonzero()[0]
-    places = place_of[used]
-    place_of[used] = np.arange(len(used))
-    return place_of[keys], places
-
+    from autotune.core.configuration import Value
+    from autotune.space.expression import Expression
+    from autotune.space.parameter import TunableParameter
 
 _BLOCK = 2**18
 """Evaluations at a time: 2 MB for every intermediate array of 8-byte numbers."""
@@ -391,3 +283,143 @@ def _along(column: Column, axis: int, axes: int) -> Column:
     shape = [1] * axes
     shape[axis] = column.length
     return column.each(lambda values: values.reshape(shape))
+
+
+_ResultT = TypeVar("_ResultT")
+
+_COUNTING_ALLOWANCE = 20_000_000
+"""Evaluations that counting one part may take: some seconds, and a gigabyte at worst."""
+
+
+class RestrictionSystem:
+    """Restrictions over parameters.
+
+    Args:
+        parameters: in declaration order.
+        restrictions: over parameters and constants only, definitions inlined.
+        constants: values of all other names.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[TunableParameter],
+        restrictions: Sequence[Expression],
+        constants: Mapping[str, Value],
+    ) -> None:
+        self._parameters = parameters
+        # A parameter with one value is a constant, so it does not connect any others.
+        fixed = {p.name: p.values[0] for p in parameters if len(p.values) == 1}
+        positions = {p.name: at for at, p in enumerate(parameters) if p.name not in fixed}
+        textual = frozenset(p.name for p in parameters if p.has_text)
+        self._restrictions = restrictions
+        self._terms = TermTable(positions, {**constants, **fixed}, textual)
+        self._conjuncts = [self._terms.conjuncts(restriction) for restriction in restrictions]
+
+    def groups(self) -> list[Group]:
+        """The valid rows of every part, in order of the parts' first parameters.
+
+        Raises:
+            ExpressionError: a restriction is given text where it takes numbers, in a row that
+                meets all before it.
+        """
+        return self._with_guards(self._groups)
+
+    def remaining(self) -> list[int | None]:
+        """Configurations left by the first, the first two, ... of the restrictions.
+
+        None where counting would take too long; raises what `groups` raises.
+        """
+        return self._with_guards(self._remaining)
+
+    def _with_guards(self, compute: Callable[[], list[_ResultT]]) -> list[_ResultT]:
+        """Compute with restrictions apart, which is fast, unless one needs those before it."""
+        try:
+            return compute()
+        except ExpressionError:
+            guarded = [
+                self._terms.conjuncts(restriction, self._restrictions[:number])
+                for number, restriction in enumerate(self._restrictions)
+            ]
+            if guarded == self._conjuncts:
+                raise
+            self._conjuncts = guarded
+        return compute()
+
+    def _groups(self) -> list[Group]:
+        conjuncts = [term for terms in self._conjuncts for term in terms]
+        if not _constants_hold(conjuncts):
+            count = len(self._parameters)
+            return [Group(tuple(range(count)), Diagram.of_nothing(count))]
+        return [Group(part, self._diagram(part, terms)) for part, terms in self._parts(conjuncts)]
+
+    def _remaining(self) -> list[int | None]:
+        counts: dict[tuple[int, ...], int | None] = {
+            (position,): len(parameter.values)
+            for position, parameter in enumerate(self._parameters)
+        }
+        remaining: list[int | None] = []
+        kept: list[Term] = []
+        for added in self._conjuncts:
+            kept += added
+            touched = reduce(or_, (term.scope for term in added), 0)
+            counts = {
+                part: counts[part]
+                if part in counts and not any(touched >> position & 1 for position in part)
+                else self._count(part, terms)
+                for part, terms in self._parts(kept)
+            }
+            remaining.append(_product(counts.values()) if _constants_hold(kept) else 0)
+        return remaining
+
+    def _parts(self, conjuncts: Sequence[Term]) -> list[tuple[tuple[int, ...], list[Term]]]:
+        """Positions of connected parameters, with the conjuncts that are about them."""
+        joined: list[int] = []
+        for scope in {term.scope for term in conjuncts}:
+            touching = [part for part in joined if part & scope]
+            joined = [part for part in joined if not part & scope]
+            joined.append(reduce(or_, touching, scope))
+        parts: dict[int, tuple[list[int], list[Term]]] = {}
+        for position in range(len(self._parameters)):
+            bit = 1 << position
+            part = next((part for part in joined if part & bit), bit)
+            parts.setdefault(part, ([], []))[0].append(position)
+        for part, (_, terms) in parts.items():
+            terms += [term for term in conjuncts if term.scope & part]
+        return [(tuple(positions), terms) for positions, terms in parts.values()]
+
+    def _diagram(
+        self, part: tuple[int, ...], conjuncts: Sequence[Term], allowance: int | None = None
+    ) -> Diagram:
+        if not conjuncts:
+            (position,) = part
+            return Diagram.of_all(len(self._parameters[position].values))
+        dimensions = [
+            Dimension(
+                position,
+                self._terms.parameter(self._parameters[position].name),
+                self._parameters[position].column(),
+            )
+            for position in part
+        ]
+        return build(dimensions, conjuncts, allowance)
+
+    def _count(self, part: tuple[int, ...], conjuncts: Sequence[Term]) -> int | None:
+        try:
+            return self._diagram(part, conjuncts, _COUNTING_ALLOWANCE).size
+        except TooManyError:
+            return None
+
+
+def _constants_hold(conjuncts: Iterable[Term]) -> bool:
+    """Return whether the conjuncts that are about no parameter hold."""
+    return all(bool(term.holds({})) for term in conjuncts if not term.scope)
+
+
+def _product(counts: Iterable[int | None]) -> int | None:
+    """The product; an unknown factor makes it unknown, unless another one is 0."""
+    product = 1
+    unknown = False
+    for count in counts:
+        unknown = unknown or count is None
+        product *= 1 if count is None else count
+    return None if unknown and product else product

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from autotune.space.system import Group
 
 _EXACT_IN_FLOATS = 2**53
 _EXACT_IN_WORDS = 2**62
@@ -235,6 +234,24 @@ def _trie(rows: NDArray[np.intp]) -> list[Edges]:
     last = layers[-1]
     layers[-1] = Edges(last.parents, last.codes, np.zeros_like(last.children), last.nodes)
     return layers
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Parameters that restrictions connect, with the rows that are valid for them together.
+
+    Attributes:
+        positions: where its parameters stand in the space, ascending.
+        diagram: the rows of codes of these parameters.
+    """
+
+    positions: tuple[int, ...]
+    diagram: Diagram
+
+    @property
+    def size(self) -> int:
+        """Number of rows."""
+        return self.diagram.size
 
 
 class GroupProduct:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -158,6 +158,36 @@ class TunableParameter:
             return np.array(self.values, dtype=np.float64)
         column = np.asarray(self.column().values)
         return column.astype(np.int64) if column.dtype == np.int32 else column
+
+
+def listed_parameters(
+    parameters: Mapping[str, Sequence[Value]] | Sequence[TunableParameter],
+) -> tuple[TunableParameter, ...]:
+    """Parameters given by name or as they are.
+
+    Raises:
+        SpaceError: they are no such list, none, or two of one name.
+    """
+    if isinstance(parameters, Mapping):
+        parameters = [
+            TunableParameter(name, cast("tuple[Value, ...]", each))
+            for name, each in parameters.items()
+        ]
+    if not isinstance(parameters, Sequence) or not all(
+        isinstance(parameter, TunableParameter) for parameter in parameters
+    ):
+        raise SpaceError(
+            "parameters must be a mapping of names to lists of values, or a list of "
+            f"TunableParameter, got {shown(parameters)}"
+        )
+    if not parameters:
+        raise SpaceError("a space needs at least one parameter")
+    seen: set[str] = set()
+    for parameter in parameters:
+        if parameter.name in seen:
+            raise SpaceError(f"parameter {parameter.name} is declared twice")
+        seen.add(parameter.name)
+    return tuple(parameters)
 
 
 def check_range(what: str, value: Value) -> None:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast, overload
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 from unicodedata import normalize
 
 import numpy as np
@@ -17,7 +17,15 @@ from autotune.core.arguments import mapping, must, whole
 from autotune.core.configuration import Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
-from autotune.space.diagram import LARGEST_LISTING, Diagram, GroupProduct, row_number, row_slice
+from autotune.space.building import RestrictionSystem
+from autotune.space.diagram import (
+    LARGEST_LISTING,
+    Diagram,
+    Group,
+    GroupProduct,
+    row_number,
+    row_slice,
+)
 from autotune.space.expression import Expression, plain_value
 from autotune.space.nearest import nearest_row
 from autotune.space.operators import UndefinedError
@@ -29,9 +37,9 @@ from autotune.space.parameter import (
     TunableParameter,
     ascending,
     check_range,
+    listed_parameters,
     whole_divisions,
 )
-from autotune.space.system import Group, RestrictionSystem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,7 +88,7 @@ class SearchSpace:
         constants: Mapping[str, Value] = _NO_CONSTANTS,
         definitions: Mapping[str, Expression] = _NO_DEFINITIONS,
     ) -> None:
-        self.parameters = _parameters(parameters)
+        self.parameters = listed_parameters(parameters)
         self.cartesian = math.prod(len(parameter.values) for parameter in self.parameters)
         self._by_name = {parameter.name: parameter for parameter in self.parameters}
         example = '{"area": Expression.parse("x * y")}'
@@ -380,31 +388,6 @@ class SearchSpace:
             _check_names(f"definition {name} =", definition, known)
             inlined[name] = definition.substitute(inlined)
         return inlined
-
-
-def _parameters(
-    parameters: Mapping[str, Sequence[Value]] | Sequence[TunableParameter],
-) -> tuple[TunableParameter, ...]:
-    if isinstance(parameters, Mapping):
-        parameters = [
-            TunableParameter(name, cast("tuple[Value, ...]", each))
-            for name, each in parameters.items()
-        ]
-    if not isinstance(parameters, Sequence) or not all(
-        isinstance(parameter, TunableParameter) for parameter in parameters
-    ):
-        raise SpaceError(
-            "parameters must be a mapping of names to lists of values, or a list of "
-            f"TunableParameter, got {shown(parameters)}"
-        )
-    if not parameters:
-        raise SpaceError("a space needs at least one parameter")
-    seen: set[str] = set()
-    for parameter in parameters:
-        if parameter.name in seen:
-            raise SpaceError(f"parameter {parameter.name} is declared twice")
-        seen.add(parameter.name)
-    return tuple(parameters)
 
 
 def _constants(

@@ -27,7 +27,7 @@ NO_VALUE = "no value"
 MISUSE = "misuse"
 WAYS = {
     "at once": {},
-    "one by one": {"building._SMALL": 0, "building._SMALL_TABLE": 0, "building._FEW": 0},
+    "one by one": {"building._SMALL": 0, "terms._SMALL_TABLE": 0, "terms._FEW": 0},
 }
 
 

@@ -560,7 +560,7 @@ def test_a_step_of_the_funnel_that_is_too_expensive_is_unknown() -> None:
     space = SearchSpace(parameters, [product, "a == 1 and b == 1 and c == 1 and d == 1"])
     # the first count stops at its allowance; shrink it, since only the giving up matters here
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("autotune.space.system._COUNTING_ALLOWANCE", 100_000)
+        patch.setattr("autotune.space.building._COUNTING_ALLOWANCE", 100_000)
         first, last = (step.remaining for step in space.funnel())
     assert first is None
     assert last == sum(

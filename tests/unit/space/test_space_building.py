@@ -23,10 +23,10 @@ WAYS: dict[str, dict[str, int]] = {
     "as if it were large": {
         "building._SMALL": 0,
         "building._BLOCK": 6,
-        "building._SMALL_TABLE": 0,
-        "building._FEW": 0,
-        "building._SCATTERED": 0,
-        "building._LARGEST_RADIX": 10,
+        "terms._SMALL_TABLE": 0,
+        "terms._FEW": 0,
+        "terms._SCATTERED": 0,
+        "terms._LARGEST_RADIX": 10,
     },
 }
 """Limits that decide how a group is built, which is not to be seen from outside."""
