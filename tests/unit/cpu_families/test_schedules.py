@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,10 +19,12 @@ from thread_schedule import SCHEDULES, ThreadSchedule
 
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
+from autotune.cpu.identity import read_cpu
 from autotune.cpu.kernel import CpuKernel, load_kernel
 from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
-from autotune.targets.families import read_family
+from autotune.targets.families import load_families, read_family
 
 COUNTS = st.integers(0, 300)
 THREADS = st.integers(1, 9)
@@ -252,3 +255,56 @@ def test_schedules_hold_on_every_threading_layer(
     if "No threading layer could be loaded" in done.stderr:
         pytest.skip(f"Numba has no {layer} here")
     assert (done.returncode, done.stdout) == (0, f"{layer}\n"), done.stderr
+
+
+SCRIPT = """
+import importlib.util, os, sys, threading
+
+spec = importlib.util.spec_from_file_location("emitted", sys.argv[1])
+emitted = importlib.util.module_from_spec(spec)
+sys.modules["emitted"] = emitted
+spec.loader.exec_module(emitted)
+keep_apart, this_processor = emitted.keep_apart, emitted.this_processor
+
+@emitted.njit
+def called_here():
+    keep_apart(0, this_processor())  # no thread is number 0: somebody else called
+
+every = os.sched_getaffinity(0)
+said = []
+
+def in_thread():
+    os.sched_setaffinity(0, every)
+    called_here()
+    said.append(len(os.sched_getaffinity(0)) - len(every))
+
+def run():
+    thread = threading.Thread(target=in_thread)
+    thread.start()
+    thread.join()
+
+run()
+os.sched_setaffinity(0, {min(every)})  # of the first thread, whose processors the others are told
+run()
+print(said)
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs two processors",
+)
+def test_a_thread_leaves_one_processor_of_those_that_all_may_use(tmp_path: Path) -> None:
+    family = load_families(target="cpu")["unpacked"]
+    limits = read_cpu().limits
+    configuration = family.default(Gemm(512, 512, 512), limits)
+    source = render(family, {**configuration, "threads": 2}, dtype="float32")
+    path = ProgramCache(tmp_path).write(source, family.name)
+    finished = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    assert finished.stdout == "[-1, 0]\n", finished.stderr

@@ -1,19 +1,27 @@
-"""Who is charged with what befalls the process that measures."""
+"""Who is charged with what befalls the process that measures, and kernels that meddle."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import pytest
+from meddler_family import meddler, write_meddlers
 from suspect_family import suspect, write_suspects
 
 from autotune.core.measurement import Measurement, Outcome
+from autotune.cpu import CpuEvaluator
 from autotune.cpu.identity import read_cpu
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring import backend
 from autotune.measuring.backend import Backend, Prepared
+from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort, Evaluator, Finals
 from autotune.measuring.messages import (
     Confirm,
@@ -25,8 +33,16 @@ from autotune.measuring.messages import (
     Vendor,
     Visit,
 )
-from autotune.measuring.processes import Failure, FailureKind
+from autotune.measuring.processes import MARK, Failure, FailureKind
+from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
+from autotune.operations.verification import ProductCheck
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from autotune.measuring.evaluator import Evaluator
+
 
 DIED = Failure(FailureKind.DIED, "killed by SIGSEGV", innocent=True)
 GUILTY = Failure(FailureKind.DIED, "killed by SIGSEGV")
@@ -151,3 +167,134 @@ def test_a_binary_is_measured_once_for_all_candidates_and_again_for_its_own(
     assert (first.median_s, again.median_s) == (2e-3, 1e-3)
     assert (again.details, other.details) == ({"step": 1}, {"step": 3})
     assert backend.asked == ["Evaluate"] * 3
+
+
+@pytest.fixture(scope="module")
+def meddled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Evaluator]:
+    folder = tmp_path_factory.mktemp("meddlers")
+    family = write_meddlers(folder)
+    with CpuEvaluator(
+        Work(
+            Gemm(40, 30, 50, threads=1),
+            {family.name: family},
+            read_cpu(),
+            ProgramCache(folder / "programs"),
+            effort=Effort(budget_s=0.02, finals_s=0.4),
+            workers=1,
+        )
+    ) as meddled:
+        yield meddled
+
+
+def started_here() -> int:
+    """Processes that workers of this process are, or have started."""
+    mark = f"{MARK}={os.getpid()}-".encode()
+    found = 0
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            alive = (path / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+            found += alive and mark in (path / "environ").read_bytes()
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("deed", "outcome", "told"),
+    [
+        # Before, while or after it is timed: how often it is called is the clock's to say.
+        ("remembers", Outcome.WRONG_RESULT, r"once ([AB]\[.*\] has|operands had) changed"),
+        ("stops", Outcome.WRONG_RESULT, r"once ([AB]\[.*\] has|operands had) changed|unwritten"),
+        ("puts_back", Outcome.LAUNCH_FAILED, r"killed by SIGSEGV"),
+        ("forges", Outcome.LAUNCH_FAILED, r"sent what is no reply \(a reply to another request"),
+        ("rounds_up", Outcome.LAUNCH_FAILED, r"changed the process: rounding mode changed"),
+        ("leaves_child", Outcome.LAUNCH_FAILED, r"changed the process: child processes left"),
+        ("leaves_daemon", Outcome.LAUNCH_FAILED, r"changed the process: child processes left"),
+        ("computes_on", Outcome.LAUNCH_FAILED, r"changed the process: threads left computing"),
+        ("at_import", Outcome.COMPILE_FAILED, r"compiler: changed the process: working folder"),
+    ],
+)
+def test_a_deed_costs_its_trial_and_no_other(
+    meddled: Evaluator, deed: str, outcome: Outcome, told: str
+) -> None:
+    measurement = meddled.evaluate(meddler(deed), None)
+    assert measurement.outcome is outcome, measurement
+    assert re.search(told, measurement.reason), measurement
+    assert meddled.evaluate(meddler(), None).ok
+    assert started_here() <= 2  # one that measures, one that compiles
+
+
+def test_who_dies_of_another_is_measured_again(meddled: CpuEvaluator) -> None:
+    meddled.backend.renew()  # nothing else has run there
+    assert meddled.evaluate(meddler("dies_later"), None).ok
+    assert meddled.evaluate(meddler(), None).ok
+
+
+def test_a_process_that_has_measured_a_lot_is_replaced(
+    meddled: CpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meddled.backend.renew()
+    pids = []
+    for _ in range(5):
+        assert meddled.evaluate(meddler(), None).ok
+        pids.append(meddled.backend.processes.worker.pid)
+        monkeypatch.setattr(backend, "RENEW_ANSWERS", 2)
+    assert len(set(pids)) == 3
+
+
+def test_one_finalist_takes_no_other_along(tmp_path: Path) -> None:
+    family = write_meddlers(tmp_path)
+    with CpuEvaluator(
+        Work(
+            Gemm(40, 30, 50, threads=1),
+            {family.name: family},
+            read_cpu(),
+            ProgramCache(tmp_path / "programs"),
+            effort=Effort(budget_s=0.02, finals_s=0.2),
+            workers=1,
+        )
+    ) as meddled:
+        finals = meddled.finals([meddler("dies_later"), meddler()])
+    assert list(tmp_path.rglob("*.died"))
+    assert all(each.ok for each in finals.measurements), finals
+
+
+def test_finalists_are_verified_after_their_last_timed_call(meddled: Evaluator) -> None:
+    late = meddler("errs_when_fresh")
+    assert meddled.evaluate(late, None).ok  # it has not met other operands so far
+    finals = meddled.finals([late, meddler()])
+    wrong, right = finals.measurements
+    assert wrong.outcome is Outcome.WRONG_RESULT
+    # In them, where the clock leaves time to change an element between two batches of calls.
+    assert re.search(r"error is .*, (in|after) the finals", wrong.reason), wrong
+    assert wrong.median_s is None
+    assert finals.ratios[0] is None
+    assert right.ok
+    assert right.details["checked_calls"] >= 2
+
+
+def test_one_call_of_seven_is_found_where_calls_are_checked(meddled: Evaluator) -> None:
+    (measurement,) = meddled.finals([meddler("errs", period=7)]).measurements
+    assert measurement.outcome is Outcome.WRONG_RESULT, measurement
+
+
+@pytest.mark.parametrize(("wrong", "checked"), [(1 / 4, 3), (1 / 20, 10), (1 / 100, 30)])
+def test_the_chance_of_finding_a_rare_error_is_as_documented(wrong: float, checked: int) -> None:
+    """An element that is wrong in a fraction of the calls is found with 1 - (1 - p)**q."""
+    rng = np.random.default_rng(7)
+    check = ProductCheck(Case(3, 4, 5), Gemm(1, 1, 1), rng, others=("normal",))
+
+    def found() -> bool:
+        for _ in range(checked):
+            check.prepare()
+            np.matmul(check.a, check.b, out=check.c)
+            if rng.random() < wrong:
+                check.c[rng.integers(3), rng.integers(5)] += 0.5
+            if not check.judge_again("ieee").right:
+                return True
+        return False
+
+    runs = 400
+    expected = 1 - (1 - wrong) ** checked
+    spread = (expected * (1 - expected) / runs) ** 0.5
+    assert abs(sum(found() for _ in range(runs)) / runs - expected) < 5 * spread

@@ -1,18 +1,30 @@
-"""The accuracy classes of tensor cores: what they allow, and what is meant where none is named."""
+"""Accuracy by element type: classes of tensor cores, 16-bit numbers and integers."""
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from autotune import Gemm, find_operation
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import InputError
+from autotune.operations import references
 from autotune.operations.accuracy import ACCURACIES, Tolerance, admits
+from autotune.operations.cases import SMALL_CASES, Case, cases_of, special_cases
+from autotune.operations.poke import Poke
 from autotune.operations.references import FullReference
+from autotune.operations.verification import Check, ProductCheck
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 
 Matrix = NDArray[np.float64]
 
@@ -175,3 +187,206 @@ def test_normwise_errors_of_small_elements_may_be_large() -> None:
     )
     assert np.ptp(normwise) == 0
     assert elementwise[0, 1] < 1e-5 * float(np.max(normwise))
+
+
+SHORT = ["float16", "bfloat16"]
+
+
+class Summed:
+    """A running sum, the order with the largest rounding errors, kept in a type of its own."""
+
+    def __init__(self, sums: str) -> None:
+        self.sums = DTYPES[sums].numpy
+
+    def __call__(
+        self, a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], alpha: float, beta: float
+    ) -> None:
+        total = np.zeros(out.shape, np.float32)
+        for column, row in zip(a.T.astype(np.float32), b.astype(np.float32), strict=True):
+            total = (total + np.outer(column, row)).astype(self.sums).astype(np.float32)
+        value = np.float32(alpha) * total
+        if beta:
+            value = value + np.float32(beta) * out.astype(np.float32)
+        out[...] = value.astype(out.dtype)
+
+
+def check(case: Case, dtype: str, out_dtype: str) -> Check:
+    return Check(case, Gemm(1, 1, 1, dtype, out_dtype), np.random.default_rng(3))
+
+
+@pytest.mark.parametrize("case", SMALL_CASES, ids=str)
+@pytest.mark.parametrize("result", ["own", "float32"])
+@pytest.mark.parametrize("dtype", SHORT)
+def test_sums_in_float32_pass_at_small_sizes(dtype: str, result: str, case: Case) -> None:
+    out_dtype = dtype if result == "own" else result
+    verdict = check(case, dtype, out_dtype).run(Summed("float32"), "ieee")
+    assert verdict.right, verdict.reason
+
+
+@pytest.mark.parametrize("full", [True, False], ids=["every element", "samples"])
+@pytest.mark.parametrize("n", [1, 7, 4096])
+@pytest.mark.parametrize("dtype", SHORT)
+def test_sums_in_float32_pass_and_short_sums_do_not(
+    dtype: str, n: int, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not full:
+        monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
+    for out_dtype in (dtype, "float32"):
+        for beta in (0.0, 0.5):
+            product = check(
+                Case(37, n, 41, scalars={"alpha": 0.75, "beta": beta}), dtype, out_dtype
+            )
+            verdict = product.run(Summed("float32"), "ieee")
+            assert verdict.right, verdict.reason
+            if n == 4096:
+                wrong = product.run(Summed(dtype), "ieee")
+                assert wrong.error > 10, wrong
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_a_result_that_is_cut_off_is_wrong(dtype: str) -> None:
+    """Rounding towards zero is off by twice what rounding to nearest is."""
+    exact = check(Case(64, 512, 64), dtype, dtype)
+
+    def cut(a: Any, b: Any, out: Any, alpha: float, beta: float) -> None:
+        value = a.astype(np.float64) @ b.astype(np.float64)
+        nearest = value.astype(out.dtype)
+        word = nearest.view("u2")
+        away = np.abs(nearest.astype(np.float64)) > np.abs(value)
+        out.view("u2")[...] = word - away.astype("u2")
+
+    verdict = exact.run(cut, "ieee")
+    assert 1.5 < verdict.error < 2.1, verdict
+
+
+def test_tolerances_of_results_as_wide_as_sums_are_what_they_were() -> None:
+    for dtype in ("float32", "float64"):
+        eps = float(np.finfo(dtype).eps)
+        assert Tolerance.of("ieee", dtype, (8, 8, 8)) == Tolerance(16 * eps, normwise=False)
+    wide = Tolerance.of("ieee", "float16", (8, 8, 8), "float32")
+    assert wide == Tolerance.of("ieee", "float32", (8, 8, 8))
+    short = Tolerance.of("ieee", "float16", (8, 8, 8))
+    assert (short.factor, short.rounding, short.absolute) == (wide.factor, 2.0**-11, 2.0**-25)
+
+
+@pytest.mark.parametrize("dtype", SHORT)
+def test_guards_of_short_numbers_tell_who_wrote(dtype: str) -> None:
+    product = check(Case(5, 6, 7, padding=3), dtype, "float32")
+    right = Summed("float32")
+
+    def past(a: Any, b: Any, out: Any, alpha: float, beta: float) -> None:
+        right(a, b, out, alpha, beta)
+        np.lib.stride_tricks.as_strided(out, (5, 8), out.strides)[:, 7] = 0
+
+    assert product.run(right, "ieee").right
+    assert product.run(past, "ieee").damaged
+    assert "unwritten" in product.run(lambda *_: None, "ieee").reason
+
+
+INT32 = Dtype(
+    name="int32",
+    aliases=("i32",),
+    itemsize=4,
+    accuracy="ieee",
+    accumulation="int32",
+    c_type="int",
+    typestrs=("<i4",),
+    dlpack=0,
+    nccl=2,
+    cublas=10,
+    tensor_map=3,
+    kind="integer",
+    letter="i",
+    scalar=ctypes.c_int,
+)
+INT8 = replace(
+    INT32, name="int8", aliases=("i8",), itemsize=1, c_type="signed char", typestrs=("|i1",)
+)
+Product = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    for row in (INT32, INT8):
+        monkeypatch.setitem(DTYPES, row.name, row)  # type: ignore[arg-type]
+
+
+def textbook(a: Any, b: Any, c: Any, alpha: int, beta: int) -> None:
+    product = a.astype(np.int32) @ b.astype(np.int32)
+    c[...] = alpha * product + (beta * c if beta else 0)
+
+
+def zeros(a: Any, b: Any, c: Any, alpha: int, beta: int) -> None:
+    c[...] = 0
+
+
+def one_off(a: Any, b: Any, c: Any, alpha: int, beta: int) -> None:
+    textbook(a, b, c, alpha, beta)
+    c[-1, -1] += 1
+
+
+def narrow(a: Any, b: Any, c: Any, alpha: int, beta: int) -> None:
+    """Sums in 8 bits, as where nothing says that they need more."""
+    c[...] = alpha * (a @ b) + (beta * c if beta else 0)
+
+
+def idle(a: Any, b: Any, c: Any, alpha: int, beta: int) -> None:
+    pass
+
+
+def checked(kernel: Product, case: Case, dtype: str = "int8") -> Any:
+    check = ProductCheck(case, Gemm(1, 1, 1, dtype=dtype), np.random.default_rng(3))
+    return check.run(kernel, "ieee")
+
+
+def test_results_of_int8_are_int32() -> None:
+    problem = Gemm(3, 4, 5, dtype="int8")
+    assert problem.accuracy == "ieee"
+    assert [each.dtype for each in problem.operands] == ["int8", "int8", "int32"]
+    assert Gemm(3, 4, 5, dtype="int8", out_dtype="int32") == problem
+    assert Tolerance.of("ieee", "int8", (3, 4, 5)) == Tolerance(0.0, False)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32"])
+@pytest.mark.parametrize("case", SMALL_CASES, ids=str)
+def test_integers_are_exact(case: Case, dtype: str) -> None:
+    assert checked(textbook, case, dtype).error == 0
+    verdict = checked(one_off, case, dtype)
+    assert not verdict.right
+    assert "expected" in verdict.reason
+
+
+@pytest.mark.parametrize("kernel", [zeros, narrow, idle])
+def test_wrong_kernels_are_found(kernel: Product) -> None:
+    assert not checked(kernel, Case(17, 33, 9)).right
+    assert not checked(kernel, Case(17, 33, 9, scalars={"beta": 0.5})).right
+
+
+@pytest.mark.parametrize("case", cases_of(Gemm(1, 1, 1)), ids=str)
+def test_sums_fit_whatever_the_size(case: Case) -> None:
+    m, n, k = case.sizes
+    case = Case(min(m, 70), n, min(k, 70), scalars=dict(case.scalars))
+    assert checked(textbook, case).right
+    assert checked(textbook, case, "int32").right
+
+
+def test_operands_use_the_range_and_fractions_become_whole() -> None:
+    case = Case(40, 50, 60, scalars={"alpha": -1.5, "beta": 0.25})
+    check = ProductCheck(case, Gemm(1, 1, 1, dtype="int8"), np.random.default_rng(0))
+    assert (check.a.min(), check.a.max()) == (-127, 127)
+    assert check.arguments[3:] == (-2, 1)
+    assert special_cases(check.problem, [case]) == ()
+
+
+def test_a_change_of_one_integer_shows() -> None:
+    case = Case(40, 50, 60)
+    rng = np.random.default_rng(0)
+    check = ProductCheck(case, Gemm(1, 1, 1, dtype="int8"), rng)
+    for kernel, right in ((textbook, True), (idle, False)):
+        check.prepare()
+        textbook(*check.arguments)
+        poke = Poke(case, check.problem, check, lambda run=kernel: run(*check.arguments), rng)
+        poke.begin(1e-4)
+        kernel(*check.arguments)
+        poke.end()
+        assert (not poke.flaw) is right, poke.flaw

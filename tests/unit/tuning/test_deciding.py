@@ -1,4 +1,4 @@
-"""What a tuning run leaves to serve: the best there is, whoever made it and whenever."""
+"""What a tuning run tries first, and what it leaves to serve."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Candidate
     from autotune.measuring.effort import Finals
+
 
 PROBLEM = Gemm(48, 48, 48, threads=1)
 FAMILIES = ["blocked", "loops"]
@@ -386,3 +387,49 @@ def test_this_machine_is_read() -> None:
     assert watching.seen() == "" or "processors busy, and the kernels use 1000000" in (
         watching.seen()
     )
+
+
+BATCH = 4
+
+
+def batches(cache: Path, monkeypatch: pytest.MonkeyPatch, trials: int) -> list[list[Candidate]]:
+    """What a search of a large product has compiled together, in order."""
+    from autotune.cpu.target import CpuTarget
+
+    stopwatch = Stopwatch(read_cpu(), batch=BATCH)
+    monkeypatch.setattr(CpuTarget, "evaluator", lambda *arguments, **options: stopwatch)
+    tune(Gemm(1024, 1024, 1024, threads=1), target="cpu", trials=trials, cache=cache)
+    return [batch for batch in stopwatch.batches if batch]
+
+
+def test_known_points_of_the_default_family_come_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *_ = batches(tmp_path, monkeypatch, BATCH)
+    assert [candidate.family for candidate in first] == ["goto"] * BATCH
+    assert len(set(first)) == BATCH
+
+
+def test_every_other_family_follows_as_half_of_each_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = batches(tmp_path, monkeypatch, 12 * BATCH)
+    families = [{candidate.family for candidate in batch} for batch in found]
+    # Points of the sampler's may be of any family, but of these it knows nothing yet.
+    seen: set[str] = set()
+    for batch in families[:4]:
+        assert len(batch - seen - {"goto"}) <= BATCH // 2
+        seen |= batch
+    assert set.union(*families) == {
+        "goto", "blocked", "divide", "loops", "packed", "simd", "skinny", "unpacked", "unrolled",
+    }  # fmt: skip
+
+
+def test_what_was_tuned_before_is_tried_before_anything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [first] = batches(tmp_path, monkeypatch, 1)
+    assert first[0].configuration["ty"] == 12
+    record = tune(Gemm(1000, 1000, 1000, threads=1), target="cpu", trials=3, cache=tmp_path).best
+    again, *_ = batches(tmp_path, monkeypatch, BATCH)
+    assert record.candidate in again[:2]

@@ -1,4 +1,4 @@
-"""Loops of kernels that run on Numba's threads or on those of NumPy's OpenBLAS."""
+"""Threads of kernels: on whose they run, how they wait, and how Numba's compiler starts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy  # noqa: F401  before its BLAS is looked for
 import pytest
 
-from autotune.cpu.threads import lent_threads
+from autotune.cpu.threads import SPIN, lent_threads
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux" or lent_threads() is None, reason="NumPy's BLAS lends no threads here"
@@ -254,3 +254,107 @@ def test_a_layer_that_is_named_is_used(environment: dict[str, str]) -> None:
         text=True,
     )
     assert done.stdout.strip() == "None", done.stderr
+
+
+PROGRAM = """
+import os
+from unittest import mock
+import numba
+seen = []
+with mock.patch.object(numba, "get_num_threads", lambda: seen.append(dict(os.environ))):
+    from autotune.cpu.threads import start_threads
+    start_threads()
+    start_threads()
+(environment,) = seen
+print(environment.get("GOMP_SPINCOUNT"), os.environ.get("GOMP_SPINCOUNT"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, f"{SPIN} None"),
+        ({"GOMP_SPINCOUNT": "7"}, "7 7"),
+        ({"OMP_WAIT_POLICY": "active"}, "None None"),
+    ],
+)
+def test_threads_are_told_while_they_start(given: dict[str, str], told: str) -> None:
+    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], env=kept | given, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == told, done.stderr
+
+
+COMPILED = """
+import sys
+import numpy as np
+from autotune.cpu.numba_start import import_numba
+
+numba = import_numba()
+square = numba.njit("float64(float64)")(lambda x: x * x)
+assert square(3.0) == 9
+print(*sorted(name for name in sys.modules if name.startswith("scipy.linalg")))
+product = numba.njit("float64[:, ::1](float64[:, ::1], float64[:, ::1])")(lambda a, b: a @ b)
+a = np.arange(12.0).reshape(3, 4)
+assert np.allclose(product(a, a.T.copy()), a @ a.T)
+print("scipy.linalg.cython_blas" in sys.modules)
+"""
+
+WITHOUT = """
+import importlib.util
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "scipy" else found(name, *more)
+from autotune.cpu.numba_start import import_numba
+
+assert import_numba().njit("float64(float64)")(lambda x: x * x)(3.0) == 9
+print(import_numba().np.arraymath._HAVE_BLAS)
+"""
+
+
+def started(program: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+PRODUCTS = """
+import numpy as np
+from autotune import matmul
+for rows in (300, 301):
+    a, b = np.ones((rows, 80)), np.ones((80, 640))
+    for _ in range(40):  # the library and kernels take turns
+        assert (matmul(a, b) == 80).all()
+"""
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "told"),
+    [
+        ("NUMBA_NUM_THREADS", "0", "Numba does not start (ValueError: Number of threads"),
+        ("NUMBA_THREADING_LAYER", "none", "Numba does not start (ValueError: The threading layer"),
+        ("NUMBA_DISABLE_JIT", "1", "NUMBA_DISABLE_JIT must be 0"),
+    ],
+)
+def test_products_do_without_numba_where_it_does_not_start(
+    variable: str, value: str, told: str, warm_cache: Path
+) -> None:
+    own = {"AUTOTUNE_CACHE": str(warm_cache), "AUTOTUNE_BACKGROUND": "0", variable: value}
+    done = subprocess.run(
+        [sys.executable, "-c", PRODUCTS],
+        env={**os.environ, **own},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("products are left to their libraries") == 1  # and not twice
+    assert told in done.stderr
+
+
+def test_only_what_calls_blas_imports_scipy_s() -> None:
+    assert started(COMPILED) == ["", "True"]
+
+
+def test_without_scipy_numba_is_told_so() -> None:
+    assert started(WITHOUT) == ["False"]
