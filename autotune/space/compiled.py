@@ -186,59 +186,31 @@ class _Writer:
 
     def _apply(self, node: Apply, operands: Sequence[_Term]) -> _Term:
         trees, sizes = [_tree(each) for each in operands], [_bits(each) for each in operands]
-        symbol = node.operator.symbol
-        if node.operator is operators.NOT:
+        operator, known = node.operator, [each for each in sizes if each is not None]
+        whole = len(known) == len(sizes)
+        if operator is operators.NOT:
             return _Computed(ast.UnaryOp(ast.Not(), trees[0]), 1)
-        known = [each for each in sizes if each is not None]
-        if symbol in ("==", "!=") or (symbol in _COMPARISONS and len(known) == len(sizes)):
-            return _Computed(ast.Compare(trees[0], [_COMPARISONS[symbol]()], trees[1:]), 1)
-        if len(known) == len(sizes) and node.operator in _INTEGERS:
-            bits = _INTEGERS[node.operator](*known)
+        python: Any = operator.python
+        compares = python is not None and issubclass(python, ast.cmpop)
+        if compares and (whole or operator in (operators.EQUAL, operators.NOT_EQUAL)):
+            return _Computed(ast.Compare(trees[0], [python()], trees[1:]), 1)
+        if whole and operator.bits is not None:
+            bits = operator.bits(*known)
             if bits <= operators.LARGEST_BITS:
-                return _Computed(_arithmetic(node.operator, trees), bits)
+                return _Computed(_arithmetic(operator, trees), bits)
         name = f"operator_{len(self._scope)}"
-        self._scope[name] = node.operator.scalar
-        whole = symbol in _COMPARISONS or node.operator is operators.IS_POWER_OF_TWO
-        return _Computed(_call(name, *trees), 1 if whole else None)
+        self._scope[name] = operator.scalar
+        return _Computed(_call(name, *trees), 1 if operator.decides else None)
 
     def _never(self) -> _Computed:
         return _Computed(_call("undecided"), None)
 
 
-_COMPARISONS: Mapping[str, type[ast.cmpop]] = {
-    "==": ast.Eq,
-    "!=": ast.NotEq,
-    "<": ast.Lt,
-    "<=": ast.LtE,
-    ">": ast.Gt,
-    ">=": ast.GtE,
-}
-_BINARY: Mapping[Operator, type[ast.operator]] = {
-    operators.ADD: ast.Add,
-    operators.SUBTRACT: ast.Sub,
-    operators.MULTIPLY: ast.Mult,
-    operators.FLOOR_DIVIDE: ast.FloorDiv,
-    operators.REMAINDER: ast.Mod,
-}
 _CALLED: Mapping[Operator, str] = {
     operators.DIVIDE_EXACTLY: "exact",
     operators.MINIMUM: "minimum",
     operators.MAXIMUM: "maximum",
 }
-_INTEGERS: Mapping[Operator, Callable[..., int]] = {
-    operators.ADD: lambda left, right: max(left, right) + 1,
-    operators.SUBTRACT: lambda left, right: max(left, right) + 1,
-    operators.MULTIPLY: lambda left, right: left + right,
-    operators.FLOOR_DIVIDE: lambda left, right: max(left, 1),
-    operators.CEILING_DIVIDE: lambda left, right: max(left, 1),
-    operators.DIVIDE_EXACTLY: lambda left, right: max(left, 1),
-    operators.REMAINDER: lambda left, right: right,
-    operators.NEGATE: lambda operand: operand,
-    operators.PLUS: lambda operand: operand,
-    operators.MINIMUM: max,
-    operators.MAXIMUM: max,
-}
-"""Operators on integers that Python has as they are: bits of a result by those of its operands."""
 
 
 def _arithmetic(operator: Operator, trees: Sequence[ast.expr]) -> ast.expr:
@@ -246,13 +218,10 @@ def _arithmetic(operator: Operator, trees: Sequence[ast.expr]) -> ast.expr:
         left, right = trees
         quotient = ast.BinOp(ast.UnaryOp(ast.USub(), left), ast.FloorDiv(), right)
         return ast.UnaryOp(ast.USub(), quotient)
-    if operator in _BINARY:
-        left, right = trees
-        return ast.BinOp(left, _BINARY[operator](), right)
     if operator in _CALLED:
         return _call(_CALLED[operator], *trees)
-    sign = ast.USub() if operator is operators.NEGATE else ast.UAdd()
-    return ast.UnaryOp(sign, trees[0])
+    made: Any = operator.python and operator.python()
+    return ast.UnaryOp(made, trees[0]) if len(trees) == 1 else ast.BinOp(trees[0], made, trees[1])
 
 
 def _bits(term: _Term) -> int | None:

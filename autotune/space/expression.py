@@ -47,29 +47,6 @@ ALLOWED = (
     "a if c else b, min, max, ceildiv, ispow2"
 )
 
-_BINARY: Mapping[type[ast.operator], Operator] = {
-    ast.Add: operators.ADD,
-    ast.Sub: operators.SUBTRACT,
-    ast.Mult: operators.MULTIPLY,
-    ast.Div: operators.DIVIDE,
-    ast.FloorDiv: operators.FLOOR_DIVIDE,
-    ast.Mod: operators.REMAINDER,
-    ast.Pow: operators.POWER,
-}
-_UNARY: Mapping[type[ast.unaryop], Operator] = {
-    ast.UAdd: operators.PLUS,
-    ast.USub: operators.NEGATE,
-    ast.Not: operators.NOT,
-}
-_COMPARISONS: Mapping[type[ast.cmpop], Operator] = {
-    ast.Eq: operators.EQUAL,
-    ast.NotEq: operators.NOT_EQUAL,
-    ast.Lt: operators.LESS,
-    ast.LtE: operators.LESS_EQUAL,
-    ast.Gt: operators.GREATER,
-    ast.GtE: operators.GREATER_EQUAL,
-}
-
 
 def parse(text: str, *, exact_division: bool) -> tuple[Node, tuple[str, ...]]:
     """Parse `text` to its tree and the names in it, in order of appearance.
@@ -156,13 +133,13 @@ class _Parser:
         return Name(name)
 
     def _unary(self, tree: ast.UnaryOp, levels: int) -> Node:
-        operator = _UNARY.get(type(tree.op))
+        operator = operators.BY_PYTHON.get(type(tree.op))
         if operator is None:
             raise self._error(tree)
         return _signed(operator, self.node(tree.operand, levels))
 
     def _binary(self, tree: ast.BinOp, levels: int) -> Node:
-        operator = _BINARY.get(type(tree.op))
+        operator = operators.BY_PYTHON.get(type(tree.op))
         if operator is None:
             raise self._error(tree)
         if operator is operators.DIVIDE:
@@ -197,10 +174,11 @@ class _Parser:
                 )
                 links.append(among if isinstance(op, ast.In) else Apply(operators.NOT, (among,)))
                 continue
-            if type(op) not in _COMPARISONS:
+            operator = operators.BY_PYTHON.get(type(op))
+            if operator is None:
                 raise self._error(tree)
             right = self.node(comparator, levels)
-            links.append(Apply(_COMPARISONS[type(op)], (left, right)))
+            links.append(Apply(operator, (left, right)))
             left = right
         return links[0] if len(links) == 1 else Junction(True, tuple(links))
 

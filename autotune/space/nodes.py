@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 import numpy as np
 
 from autotune.space.operators import (
+    CALL,
     INT32_MAX,
     INT64_MAX,
+    NEGATE,
     Column,
     MisuseError,
     UndefinedError,
@@ -313,7 +315,7 @@ def to_text(node: Node) -> str:
         case Conditional(operands=(condition, then, otherwise)):
             return f"{_enclosed(then, 0)} if {_enclosed(condition, 0)} else {to_text(otherwise)}"
     symbol = node.operator.symbol
-    if symbol not in _BINDING:
+    if node.operator.binding == CALL:
         return f"{symbol}({', '.join(to_text(operand) for operand in node.operands)})"
     if len(node.operands) == 1:
         space = " " if symbol == "not" else ""
@@ -323,25 +325,16 @@ def to_text(node: Node) -> str:
     return f"{first} {symbol} {_enclosed(right, _binding(node) + (symbol != '**'))}"
 
 
-_BINDING = (
-    {"not": 2, "**": 7}
-    | dict.fromkeys(("==", "!=", "<", "<=", ">", ">="), 3)
-    | dict.fromkeys("+-", 4)
-    | dict.fromkeys(("*", "/", "//", "%"), 5)
-)
-
-
 def _binding(node: Node) -> int:
     """The precedence of the top of the tree; leaves and calls bind tightest."""
     if isinstance(node, Conditional):
         return -1
     if isinstance(node, Junction):
         return int(node.conjunction)
-    if isinstance(node, Apply) and node.operator.symbol in _BINDING:
-        signed = len(node.operands) == 1 and node.operator.symbol != "not"
-        return 6 if signed else _BINDING[node.operator.symbol]
+    if isinstance(node, Apply):
+        return node.operator.binding
     negative = isinstance(node, Constant) and repr(node.value).startswith("-")
-    return 6 if negative else 8
+    return NEGATE.binding if negative else CALL
 
 
 def _enclosed(node: Node, binding: int) -> str:

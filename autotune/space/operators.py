@@ -8,6 +8,7 @@ returns None and `elementwise` applies the scalar form row by row.
 
 from __future__ import annotations
 
+import ast
 import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
@@ -152,6 +153,8 @@ def narrowed(values: NDArray[Any], defined: NDArray[np.bool_]) -> Column:
 
 _FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 _FAST_EXPONENT = 64
+CALL = 8
+"""The binding of a function's call, and of what cannot be taken apart."""
 LARGEST_BITS = 10_000
 """Bits of the largest integer: no size comes near, and the text of strangers must not hang."""
 _TOO_LARGE = f"it is beyond {LARGEST_BITS} bits"
@@ -252,16 +255,13 @@ def _where_not_zero(divisor: Column) -> Mask:
     return None if values else np.zeros((), dtype=bool)
 
 
-def _add(left: Column, right: Column) -> Column | None:
-    return _compute(np.add, left.limit + right.limit, left, right)
+def _bounded(
+    ufunc: np.ufunc, limit: Callable[[int, int], int]
+) -> Callable[[Column, Column], Column | None]:
+    def vector(left: Column, right: Column) -> Column | None:
+        return _compute(ufunc, limit(left.limit, right.limit), left, right)
 
-
-def _subtract(left: Column, right: Column) -> Column | None:
-    return _compute(np.subtract, left.limit + right.limit, left, right)
-
-
-def _multiply(left: Column, right: Column) -> Column | None:
-    return _compute(np.multiply, left.limit * right.limit, left, right)
+    return vector
 
 
 def _divide(left: Column, right: Column) -> Column | None:
@@ -302,14 +302,6 @@ def _raise(base: Column, exponent: Column) -> Column | None:
 
 def _negate(operand: Column) -> Column | None:
     return _compute(np.negative, operand.limit, operand)
-
-
-def _plus(operand: Column) -> Column | None:
-    return _compute(np.positive, operand.limit, operand)
-
-
-def _not(operand: Column) -> Column | None:
-    return Column(~operand.truth(), limit=1)
 
 
 def _power_of_two(operand: Column) -> Column | None:
@@ -372,11 +364,18 @@ class Operator:
         scalar: the definition, on Python values; raises UndefinedError and MisuseError.
         vector: the same on columns, or None where only `scalar` is certain to be right. At least
             one operand is an array; rows that an operand leaves undefined may hold anything.
+        python: Python's own node of it; None where it has none.
+        binding: how tightly it binds its operands; a call is bound most tightly.
+        bits: of a result by those of integer operands, where Python's node gives what `scalar`
+            gives; None where it may not.
     """
 
     symbol: str
     scalar: Callable[..., Value]
     vector: Callable[..., Column | None]
+    python: type[ast.AST] | None = None
+    binding: int = CALL
+    bits: Callable[..., int] | None = None
 
     @property
     def decides(self) -> bool:
@@ -389,35 +388,63 @@ class Operator:
         return next(name for name, each in globals().items() if each is self)
 
 
-def _plain(symbol: str, function: Callable[..., Any], vector: Callable[..., Any]) -> Operator:
-    return Operator(symbol, _arithmetic(symbol, function), vector)
+def _plain(
+    symbol: str, function: Callable[..., Any], vector: Callable[..., Any], *rest: Any
+) -> Operator:
+    return Operator(symbol, _arithmetic(symbol, function), vector, *rest)
 
 
-def _order(symbol: str, function: Callable[[Any, Any], Any], ufunc: np.ufunc) -> Operator:
-    return Operator(symbol, _ordering(symbol, function), _ordered(ufunc))
+def _order(
+    symbol: str, function: Callable[[Any, Any], Any], ufunc: np.ufunc, python: type[ast.AST]
+) -> Operator:
+    return Operator(symbol, _ordering(symbol, function), _ordered(ufunc), python, 3)
 
 
-ADD = _plain("+", operator.add, _add)
-SUBTRACT = _plain("-", operator.sub, _subtract)
-MULTIPLY = _plain("*", operator.mul, _multiply)
-DIVIDE = _plain("/", operator.truediv, _divide)
-DIVIDE_EXACTLY = _plain("/", _exact_quotient, _divide_exactly)
-FLOOR_DIVIDE = _plain("//", operator.floordiv, _floor_divide)
-REMAINDER = _plain("%", operator.mod, _remainder)
-POWER = _plain("**", _power, _raise)
-NEGATE = _plain("-", operator.neg, _negate)
-PLUS = _plain("+", operator.pos, _plus)
-MINIMUM = _plain("min", min, _extreme(np.minimum, np.less))
-MAXIMUM = _plain("max", max, _extreme(np.maximum, np.greater))
-CEILING_DIVIDE = _plain("ceildiv", _ceiling_quotient, _ceiling_divide)
+def _carried(left: int, right: int) -> int:
+    return max(left, right) + 1
+
+
+def _quotient_bits(left: int, right: int) -> int:
+    return max(left, 1)
+
+
+ADD = _plain("+", operator.add, _bounded(np.add, operator.add), ast.Add, 4, _carried)
+SUBTRACT = _plain("-", operator.sub, _bounded(np.subtract, operator.add), ast.Sub, 4, _carried)
+MULTIPLY = _plain(
+    "*", operator.mul, _bounded(np.multiply, operator.mul), ast.Mult, 5, operator.add
+)
+DIVIDE = _plain("/", operator.truediv, _divide, ast.Div, 5)
+DIVIDE_EXACTLY = _plain("/", _exact_quotient, _divide_exactly, None, 5, _quotient_bits)
+FLOOR_DIVIDE = _plain("//", operator.floordiv, _floor_divide, ast.FloorDiv, 5, _quotient_bits)
+REMAINDER = _plain("%", operator.mod, _remainder, ast.Mod, 5, lambda left, right: right)
+POWER = _plain("**", _power, _raise, ast.Pow, 7)
+NEGATE = _plain("-", operator.neg, _negate, ast.USub, 6, operator.pos)
+PLUS = _plain(
+    "+",
+    operator.pos,
+    lambda each: _compute(np.positive, each.limit, each),
+    ast.UAdd,
+    6,
+    operator.pos,
+)
+MINIMUM = _plain("min", min, _extreme(np.minimum, np.less), None, CALL, max)
+MAXIMUM = _plain("max", max, _extreme(np.maximum, np.greater), None, CALL, max)
+CEILING_DIVIDE = _plain("ceildiv", _ceiling_quotient, _ceiling_divide, None, CALL, _quotient_bits)
 IS_POWER_OF_TWO = _plain("ispow2", _is_power_of_two, _power_of_two)
-NOT = Operator("not", operator.not_, _not)
-EQUAL = Operator("==", operator.eq, _equality(np.equal))
-NOT_EQUAL = Operator("!=", operator.ne, _equality(np.not_equal))
-LESS = _order("<", operator.lt, np.less)
-LESS_EQUAL = _order("<=", operator.le, np.less_equal)
-GREATER = _order(">", operator.gt, np.greater)
-GREATER_EQUAL = _order(">=", operator.ge, np.greater_equal)
+NOT = Operator("not", operator.not_, lambda each: Column(~each.truth(), limit=1), ast.Not, 2)
+EQUAL = Operator("==", operator.eq, _equality(np.equal), ast.Eq, 3)
+NOT_EQUAL = Operator("!=", operator.ne, _equality(np.not_equal), ast.NotEq, 3)
+LESS = _order("<", operator.lt, np.less, ast.Lt)
+LESS_EQUAL = _order("<=", operator.le, np.less_equal, ast.LtE)
+GREATER = _order(">", operator.gt, np.greater, ast.Gt)
+GREATER_EQUAL = _order(">=", operator.ge, np.greater_equal, ast.GtE)
+
+BY_PYTHON = {
+    each.python: each
+    for each in list(globals().values())
+    if isinstance(each, Operator) and each.python is not None
+}
+"""Operators by Python's nodes; ``/`` is the one that need not be whole."""
 
 _DECIDING = frozenset({"not", "==", "!=", "<", "<=", ">", ">=", "ispow2"})
 TAKES_TEXT = frozenset({"not", "==", "!="})

@@ -20,7 +20,7 @@ from autotune.measuring.effort import Effort
 from autotune.runtime.asking import check_place
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
 from autotune.surveying.portfolios import survey_device
-from autotune.surveying.preset_schedule import (
+from autotune.surveying.presets import (
     MIN_VISIT_S,
     Claim,
     expected_gain,
@@ -117,7 +117,7 @@ def run_preset(
 
     Problems that an earlier run of the same preset has finished, with the same limits and families
     on this device, are kept as long as their record fits exactly and was measured in quiet; one
-    that was interrupted goes on in its study. How the time is divided, `preset_schedule` says.
+    that was interrupted goes on in its study. How the time is divided, `presets` says.
     Processes that compile and measure serve all problems, and operands are kept as far as memory
     goes.
 

@@ -23,22 +23,20 @@ from autotune.store import BaselineRecord, TuningCache
 from autotune.surveying import preset_run
 from autotune.surveying.portfolios import Surveyed, SurveyPlan, SurveyVisit
 from autotune.surveying.preset_run import PresetResult, PresetStatus, run_preset
-from autotune.surveying.preset_schedule import (
+from autotune.surveying.presets import (
+    DTYPE_S,
     MIN_VISIT_S,
     SECOND_SHARE,
     Claim,
+    TuningPreset,
     expected_gain,
+    find_preset,
     first_visit_s,
     in_turn,
+    read_presets,
     second_round_s,
     second_visits,
     survey_s,
-)
-from autotune.surveying.presets import (
-    DTYPE_S,
-    TuningPreset,
-    find_preset,
-    read_presets,
     tuning_presets,
 )
 from autotune.tuning.progress import Progress

@@ -27,11 +27,18 @@ from autotune.serving.predicting import Predictor
 from autotune.store import MatchQuality, TuningCache
 from autotune.surveying import preset_run
 from autotune.surveying.pool import worth_knowing
-from autotune.surveying.portfolios import OwnPlan, Surveyed, SurveyPlan, SurveyVisit, survey_device
+from autotune.surveying.portfolios import (
+    OwnPlan,
+    Range,
+    Surveyed,
+    SurveyPlan,
+    SurveyVisit,
+    draw_problems,
+    survey_device,
+)
 from autotune.surveying.preset_run import PresetStatus, run_preset
 from autotune.surveying.presets import PresetProblem, TuningPreset, read_presets
 from autotune.surveying.queue import Until
-from autotune.surveying.sampling import Range, draw_problems
 from autotune.surveying.survey import Survey
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target, rescan
