@@ -30,7 +30,7 @@ from autotune.model.pricing import Programs, price
 from autotune.model.terms import TERMS, Sizes, Unit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -70,7 +70,7 @@ class Program:
         configurations: one for each choice of the free parameters.
         table: what each of those does at a time, a row each.
         calls: the same, as the terms are counted of.
-        tile: of a unit.
+        volumes: see `volumes`; a unit's.
         resident: units that a multiprocessor holds at a time.
         timed: what was measured of it: sizes, unit, seconds, weight.
         known: prices that an earlier portfolio has; they hold where no measurement speaks.
@@ -84,7 +84,7 @@ class Program:
     configurations: list[Configuration]
     table: NDArray[np.float64]
     calls: Programs
-    tile: tuple[int, int, int]
+    volumes: NDArray[np.float64]
     resident: int
     prices: Prices
     spread: float = UNKNOWN_SPREAD
@@ -102,6 +102,11 @@ class Program:
         """All calls for a problem, the one expected to be fastest first."""
         order = np.argsort(self._seconds(sizes), kind="stable").tolist()
         return [self.configurations[row] for row in order]
+
+    @property
+    def times(self) -> NDArray[np.float64]:
+        """Seconds and weights of what was measured, shape (2, measurements)."""
+        return np.array([row[2:] for row in self.timed]).T
 
     @property
     def largest(self) -> float:
@@ -232,23 +237,19 @@ class PriceBook:
         counted = {id(each): self._counted(each) for each in group if each.timed}
         if counted:
             timed = [each for each in group if each.timed]
-            scaled = np.vstack(
-                [counted[id(each)] * self._volumes(each.key, each.tile) for each in timed]
-            )
-            rows = [row for each in timed for row in each.timed]
-            seconds, weights = _columns(rows)
+            scaled = np.vstack([counted[id(each)] * each.volumes for each in timed])
+            seconds, weights = np.hstack([each.times for each in timed])
             common = fit(scaled, seconds, weights, common).prices
         for each in group:
             plain = self._programs.get(replace(each.key, layout=PLAIN))
-            expected = common * self._volumes(each.key, each.tile)
+            expected = common * each.volumes
             if each.known is not None and _still_holds(each, counted.get(id(each))):
                 expected = each.known
             elif plain is not None and plain is not each and plain.timed:
                 expected = plain.prices
             if each.timed:
-                seconds, weights = _columns(each.timed)
-                fitted = fit(counted[id(each)], seconds, weights, expected)
-                each.prices, each.spread = fitted.prices, fitted.spread
+                seconds, weights = each.times
+                each.prices, each.spread = fit(counted[id(each)], seconds, weights, expected)
             elif each.known is None:
                 each.prices, each.spread = expected, UNKNOWN_SPREAD
         return common
@@ -267,41 +268,29 @@ class PriceBook:
         resident = units.resident() if resident is None else resident
         configurations, table = units.variants()
         calls = Programs(table, resident, self._chip)
-        tile = units.of(key.configuration).tile
+        rate = rate_of(family, self._limits)
+        of_unit = volumes(units.of(key.configuration).tile, self._chip.places, rate)
         common = self._common.get(family.name)
         if common is None:
             common = self._default(family.name)
-        prices = common * self._volumes(key, tile)
-        return Program(key, units, configurations, table, calls, tile, resident, prices)
-
-    def _volumes(self, key: Key, tile: tuple[int, int, int]) -> NDArray[np.float64]:
-        return volumes(tile, self._chip.places, self._rate(key.family))
+        prices = common * of_unit
+        return Program(key, units, configurations, table, calls, of_unit, resident, prices)
 
     def _default(self, family: str) -> Prices:
-        return default_prices(self._dtype, self._chip.places, self._rate(family))
-
-    def _rate(self, family: str) -> float:
-        return rate_of(self._families[family], self._limits)
+        rate = rate_of(self._families[family], self._limits)
+        return default_prices(self._dtype, self._chip.places, rate)
 
 
 def _still_holds(program: Program, counted: NDArray[np.float64] | None) -> bool:
     """Return whether known prices are of use: they must be near what was measured since."""
     if counted is None or program.known is None:
         return True
-    measured = np.array([seconds for _, _, seconds, _ in program.timed])
-    told = np.log(np.maximum(counted @ program.known, 1e-300) / measured)
+    told = np.log(np.maximum(counted @ program.known, 1e-300) / program.times[0])
     return bool(np.median(np.abs(told)) < _STRANGE)
 
 
 _STRANGE = math.log(2.0)
 """Prices that are off by more, in the median, are another device's, or another time's."""
-
-
-def _columns(
-    rows: Iterable[tuple[Sizes, Unit, float, float]],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    pairs = np.array([(seconds, weight) for _, _, seconds, weight in rows])
-    return pairs[:, 0], pairs[:, 1]
 
 
 FEWEST = 3

@@ -159,7 +159,6 @@ def check_entry(entry: Entry, family: KernelFamily) -> None:
 _COUNTS = 4
 """Of the expressions in [work], those that count: the others are flags."""
 
-
 _THREADS = "threads"
 """The parameter of a family that says how many CPU threads a program has."""
 

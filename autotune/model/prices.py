@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +48,7 @@ _TOLERATED = 0.15
 """Relative errors beyond this count less and less: a disturbed moment is no price."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(NamedTuple):
     """Prices, and how well they tell the times that they were fitted to.
 
     Attributes:
@@ -193,6 +191,9 @@ def with_copies(prices: NDArray[np.float64], a: bool, b: bool) -> NDArray[np.flo
     return np.array([of[name] for name in TERMS])
 
 
+_BLOCK = 4096
+"""Configurations that are counted at a time: what is counted of them stays in a cache."""
+
 Columns: TypeAlias = Mapping[str, NDArray[Any]]
 
 Expectation: TypeAlias = Callable[[Columns], NDArray[np.float64]]
@@ -240,11 +241,12 @@ def expected_log_time(
             )
             usable &= fits > 0
             resident = np.maximum(fits, 1)
-        chip = chip_of(limits)
-        programs = Programs(table, resident, chip)
-        rate = rate_of(family, limits)
-        scaled = np.asarray(prices)[:, None] * volumes(table[:, :3], chip.places, rate)
-        seconds = price(programs.count(sizes), scaled)
+        chip, rate, seconds = chip_of(limits), rate_of(family, limits), np.empty(rows)
+        for start in range(0, rows, _BLOCK):
+            part = slice(start, start + _BLOCK)
+            scaled = np.asarray(prices)[:, None] * volumes(table[part, :3], chip.places, rate)
+            counted = Programs(table[part], resident[part], chip).count(sizes)
+            seconds[part] = price(counted, scaled)
         return np.where(usable & (seconds > 0), np.log(np.maximum(seconds, 1e-300)), np.nan)
 
     return expected

@@ -113,7 +113,7 @@ class _Writer:
         self._known: dict[str, _Term] = {name: Constant(each) for name, each in constants.items()}
         for name, variable in zip(arguments, self._arguments, strict=True):
             self._known[name] = _Computed(_name(variable), ARGUMENT_BITS)
-        self._scope: dict[str, Any] = {"undecided": _undecided, "exact": _exact_quotient}
+        self._scope: dict[str, Any] = {"undecided": _undecided, "exact": operators.exact_quotient}
         self._scope |= {"minimum": min, "maximum": max, "errors": _ERRORS}
 
     def checks(self) -> list[ast.stmt]:
@@ -256,10 +256,3 @@ _GIVE_UP = ast.Expr(_call("undecided"))
 
 def _undecided() -> NoReturn:
     raise UndecidedError
-
-
-def _exact_quotient(left: int, right: int) -> int:
-    quotient, remainder = divmod(left, right)
-    if remainder:
-        raise UndecidedError
-    return quotient

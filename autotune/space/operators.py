@@ -151,16 +151,13 @@ def narrowed(values: NDArray[Any], defined: NDArray[np.bool_]) -> Column:
     return Column(values, mask)
 
 
-_FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
+FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 _FAST_EXPONENT = 64
 CALL = 8
 """The binding of a function's call, and of what cannot be taken apart."""
 LARGEST_BITS = 10_000
 """Bits of the largest integer: no size comes near, and the text of strangers must not hang."""
 _TOO_LARGE = f"it is beyond {LARGEST_BITS} bits"
-
-
-# Scalar forms.
 
 
 def _numbers(symbol: str, *values: Value) -> None:
@@ -187,7 +184,8 @@ def _undefined(symbol: str, values: tuple[Value, ...], why: str) -> str:
     return f"{f' {symbol} '.join(map(shown, values))} has no value: {why}"
 
 
-def _exact_quotient(left: Any, right: Any) -> Any:
+def exact_quotient(left: Any, right: Any) -> Any:
+    """The quotient of a division that must be whole; raises UndefinedError where it is not."""
     quotient, remainder = divmod(left, right)
     if remainder != 0:
         raise UndefinedError(_undefined("/", (left, right), "it is not whole"))
@@ -223,9 +221,6 @@ def _is_power_of_two(value: Any) -> bool:
     if value < 1 or value != value or value == float("inf") or value != int(value):
         return False
     return int(value).bit_count() == 1
-
-
-# Vectorised forms.
 
 
 def _compute(ufunc: np.ufunc, limit: int, *operands: Column) -> Column | None:
@@ -266,7 +261,7 @@ def _bounded(
 
 def _divide(left: Column, right: Column) -> Column | None:
     # Python rounds the quotient of two integers once; NumPy would round each of them before.
-    if "o" in left.kind + right.kind or max(left.limit, right.limit) > _FLOAT_EXACT:
+    if "o" in left.kind + right.kind or max(left.limit, right.limit) > FLOAT_EXACT:
         return None
     values = np.true_divide(left.values, right.values, dtype=np.float64)
     return Column(values, _where_not_zero(right))
@@ -320,7 +315,7 @@ def _ceiling_divide(left: Column, right: Column) -> Column | None:
 
 def _comparable(left: Column, right: Column) -> bool:
     kinds = left.kind + right.kind
-    largest = INT64_MAX if kinds == "ii" else _FLOAT_EXACT
+    largest = INT64_MAX if kinds == "ii" else FLOAT_EXACT
     return "o" not in kinds and left.limit <= largest and right.limit <= largest
 
 
@@ -400,22 +395,22 @@ def _order(
     return Operator(symbol, _ordering(symbol, function), _ordered(ufunc), python, 3)
 
 
-def _carried(left: int, right: int) -> int:
+def _sum(left: int, right: int) -> int:
     return max(left, right) + 1
 
 
-def _quotient_bits(left: int, right: int) -> int:
+def _quotient(left: int, right: int) -> int:
     return max(left, 1)
 
 
-ADD = _plain("+", operator.add, _bounded(np.add, operator.add), ast.Add, 4, _carried)
-SUBTRACT = _plain("-", operator.sub, _bounded(np.subtract, operator.add), ast.Sub, 4, _carried)
+ADD = _plain("+", operator.add, _bounded(np.add, operator.add), ast.Add, 4, _sum)
+SUBTRACT = _plain("-", operator.sub, _bounded(np.subtract, operator.add), ast.Sub, 4, _sum)
 MULTIPLY = _plain(
     "*", operator.mul, _bounded(np.multiply, operator.mul), ast.Mult, 5, operator.add
 )
 DIVIDE = _plain("/", operator.truediv, _divide, ast.Div, 5)
-DIVIDE_EXACTLY = _plain("/", _exact_quotient, _divide_exactly, None, 5, _quotient_bits)
-FLOOR_DIVIDE = _plain("//", operator.floordiv, _floor_divide, ast.FloorDiv, 5, _quotient_bits)
+DIVIDE_EXACTLY = _plain("/", exact_quotient, _divide_exactly, None, 5, _quotient)
+FLOOR_DIVIDE = _plain("//", operator.floordiv, _floor_divide, ast.FloorDiv, 5, _quotient)
 REMAINDER = _plain("%", operator.mod, _remainder, ast.Mod, 5, lambda left, right: right)
 POWER = _plain("**", _power, _raise, ast.Pow, 7)
 NEGATE = _plain("-", operator.neg, _negate, ast.USub, 6, operator.pos)
@@ -429,7 +424,7 @@ PLUS = _plain(
 )
 MINIMUM = _plain("min", min, _extreme(np.minimum, np.less), None, CALL, max)
 MAXIMUM = _plain("max", max, _extreme(np.maximum, np.greater), None, CALL, max)
-CEILING_DIVIDE = _plain("ceildiv", _ceiling_quotient, _ceiling_divide, None, CALL, _quotient_bits)
+CEILING_DIVIDE = _plain("ceildiv", _ceiling_quotient, _ceiling_divide, None, CALL, _quotient)
 IS_POWER_OF_TWO = _plain("ispow2", _is_power_of_two, _power_of_two)
 NOT = Operator("not", operator.not_, lambda each: Column(~each.truth(), limit=1), ast.Not, 2)
 EQUAL = Operator("==", operator.eq, _equality(np.equal), ast.Eq, 3)

@@ -13,7 +13,7 @@ import numpy as np
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
 from autotune.space.expression import plain_value
-from autotune.space.operators import INT32_MAX, INT64_MAX, LARGEST_BITS, Column
+from autotune.space.operators import FLOAT_EXACT, INT32_MAX, INT64_MAX, LARGEST_BITS, Column
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _PLAIN = {bool, int, float, str}
 _MOST_VALUES = 2**24
-_FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ class TunableParameter:
         Integers in a mixture with floats become floats where that is exact.
         """
         integers = [abs(value) for value in self.values if isinstance(value, int)]
-        if set(map(type, self.values)) == {int, float} and max(integers) <= _FLOAT_EXACT:
+        if set(map(type, self.values)) == {int, float} and max(integers) <= FLOAT_EXACT:
             return np.array(self.values, dtype=np.float64)
         column = np.asarray(self.column().values)
         return column.astype(np.int64) if column.dtype == np.int32 else column
