@@ -82,18 +82,3 @@ def test_presets_spill_nothing(name: str, preset: str, layout: str) -> None:
     compiled = compile_cuda(text, "sm_90")
     assert compiled.spill_bytes.get("gemm", 0) <= SPILL_LIMIT
     assert compiled.kernels["gemm"].local_bytes == 0
-
-
-def test_one_binary_serves_whatever_is_decided_at_the_call() -> None:
-    problem = Gemm(4, 4096, 4096)
-    for name in PROBLEMS:
-        family = FAMILIES[name]
-        declared = {p.name: p.default for p in family.parameters if p.default is not None}
-        runtime = [p for p in family.parameters if p.runtime]
-        texts = {
-            render(family, {**declared, p.name: value}, dtype=problem.dtype).text
-            for p in runtime
-            for value in p.values
-        }
-        assert runtime
-        assert len(texts) == 1

@@ -17,10 +17,26 @@ from autotune.families.family import KernelFamily
 from autotune.families.gpu.planning import Planner
 from autotune.families.parts import AuxiliaryKernel
 from autotune.families.rendering import render
+from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations import references
 from autotune.operations.cases import SPECIAL
 from autotune.operations.problem import Gemm
 from autotune.space import Expression
+from autotune.targets.families import load_families
+
+FAMILIES = load_families(target="cuda", operation="gemm")
+LIMITS = find_gpu("h200").limits
+_WARPS = {"sm": 32, "sk": 32, "sn": 32, "warp_m": 16, "warp_k": 16, "stages": 3, "group": 1}
+_THREADS = {"sm": 32, "sk": 64, "sn": 8, "ty": 4, "tx": 4, "load_run": 8, "group": 1}
+_SMALL: Mapping[str, Mapping[str, Value]] = {
+    "dmma": _WARPS,
+    "mma": _WARPS,
+    "mma_tf32": _WARPS,
+    "pipelined": _THREADS,
+    "streamed": {**_THREADS, "least": 4},
+    "skinny": {"few": 2, "loads": 4, "held": 8, "warps": 4, "across": 8, "splits": 1},
+    "outer": {"sn": 4, "warps": 4, "across": 16, "rows": 32},
+}
 
 _MAGIC = 0x6D61702D6F6E2D68  # of hopper_on_host.h
 
@@ -96,6 +112,36 @@ class Case:
             beta=float(rng.choice([0.0, 0.0, -1.0, 0.5])),
             out_dtype=out_dtype,
         )
+
+
+def small(name: str, **changed: Value) -> Mapping[str, Value]:
+    """A configuration of small tiles, compiled once for whatever is decided at the call."""
+    family = FAMILIES[name]
+    declared = {p.name: p.default for p in family.parameters if p.default is not None}
+    return family.conform({**declared, **_SMALL[name], **changed})
+
+
+def product(
+    name: str,
+    configuration: Mapping[str, Value],
+    case: Case,
+    folder: Path,
+    limits: GpuLimits = LIMITS,
+    **how: bool,
+) -> bytes:
+    """C's bytes, of operands that are the same at every call."""
+    rng = np.random.default_rng(7)
+    shapes = {"a": (case.m, case.n), "b": (case.n, case.k), "c": (case.m, case.k)}
+    operands = {
+        key: guarded(shape, shape[1] + padding, case.dtype, misaligned=off)
+        for (key, shape), padding, off in zip(
+            shapes.items(), case.paddings, case.misaligned, strict=True
+        )
+    }
+    for each in operands.values():
+        each[...] = rng.uniform(-1, 1, each.shape)
+    launch_kernels(FAMILIES[name], configuration, case, limits, operands, folder, **how)
+    return np.ascontiguousarray(operands["c"]).tobytes()
 
 
 def relative_error(

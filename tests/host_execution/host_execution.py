@@ -16,11 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from autotune.core.dtypes import DTYPES
 
 HEADER = Path(__file__).with_name("cuda_on_host.h")
-AVAILABLE = shutil.which("g++") is not None
+NEEDS_COMPILER = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="emitted CUDA C++ is compiled by g++ here"
+)
+ON_HOST = [pytest.mark.slow, NEEDS_COMPILER]
 FLAGS = ("-std=c++17", "-O1", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
 _COMMAND = ("g++", *FLAGS, "-DAUTOTUNE_HOST")
 

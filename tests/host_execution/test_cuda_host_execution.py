@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from gemm_on_host import Case, relative_error
-from host_execution import AVAILABLE
+from host_execution import ON_HOST
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.dtypes import DTYPES
@@ -25,10 +25,7 @@ from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
-]
+pytestmark = ON_HOST
 
 CONFIGURATIONS = int(os.environ.get("AUTOTUNE_HOST_CONFIGURATIONS", "4"))
 SEED = int(os.environ.get("AUTOTUNE_HOST_SEED", "0"))

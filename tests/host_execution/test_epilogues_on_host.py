@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from epilogue_families import write_operations
-from host_execution import AVAILABLE, HostProgram
+from host_execution import ON_HOST, HostProgram
 from operations_on_host import relative_error
 
 from autotune.core.configuration import Value
@@ -17,10 +17,7 @@ from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.references import Case
 from autotune.targets.families import find_operation, load_families
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
-]
+pytestmark = ON_HOST
 
 LIMITS = find_gpu("h200").limits
 FAMILIES = load_families(target="cuda", operation="gemm")

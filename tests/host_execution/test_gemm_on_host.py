@@ -7,10 +7,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
-from host_execution import AVAILABLE, HostProgram
+from host_execution import NEEDS_COMPILER, HostProgram
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here")
+pytestmark = NEEDS_COMPILER
 
 
 def test_a_partial_barrier_ends_the_process_with_its_place(tmp_path: Path) -> None:

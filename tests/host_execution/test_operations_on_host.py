@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_execution import AVAILABLE, HostProgram
+from host_execution import ON_HOST, HostProgram
 from operation_examples import LARGE, example, family_of
 from operations_on_host import relative_error
 
@@ -15,10 +15,7 @@ from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.cases import cases_of, special_cases
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
-]
+pytestmark = ON_HOST
 
 CONFIGURATIONS = 3
 

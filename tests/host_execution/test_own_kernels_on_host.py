@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from host_execution import AVAILABLE, HostProgram
+from host_execution import NEEDS_COMPILER, HostProgram
 from operation_examples import entry_values
 from own_kernels import DOTS, FLAT, dots
 
@@ -16,7 +16,7 @@ from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 from autotune.targets.families import catalog
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here")
+pytestmark = NEEDS_COMPILER
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

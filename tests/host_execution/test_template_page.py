@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from epilogue_families import write_operations
 from gemm_on_host import Case, relative_error
-from host_execution import AVAILABLE, HostProgram, guarded
+from host_execution import NEEDS_COMPILER, HostProgram, guarded
 
 from autotune.core.errors import MissingDependencyError
 from autotune.families.rendering import render
@@ -53,7 +53,7 @@ def test_it_compiles_and_needs_what_it_says(operation: str, folders: list[Path])
         assert binary.kernels[operation].registers <= 40
 
 
-@pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here")
+@NEEDS_COMPILER
 @pytest.mark.parametrize("splits", [1, 4])
 def test_it_computes_the_product(splits: int, folders: list[Path], tmp_path: Path) -> None:
     family = catalog("cuda", extra=folders)["one_each"]
@@ -66,7 +66,7 @@ def test_it_computes_the_product(splits: int, folders: list[Path], tmp_path: Pat
         assert error < 130 * 2**-23, (number, case)
 
 
-@pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here")
+@NEEDS_COMPILER
 @pytest.mark.parametrize("splits", [1, 4])
 def test_it_applies_an_epilogue_once(splits: int, folders: list[Path], tmp_path: Path) -> None:
     family = catalog("cuda", "linear_relu", folders)["one_each"]

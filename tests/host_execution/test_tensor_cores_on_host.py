@@ -1,78 +1,21 @@
-"""Families for tensor cores: what is decided at the call, where tiles lie, and what rounds."""
+"""Tensor cores and warp groups: alignments, banks, rounding, barriers and clusters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
-from gemm_on_host import Case, launch_kernels, relative_error
-from host_execution import AVAILABLE, HostProgram, guarded
+from gemm_on_host import FAMILIES, LIMITS, Case, launch_kernels, relative_error, small
+from host_execution import ON_HOST, HostProgram, guarded
 
-from autotune.core.configuration import Value
 from autotune.core.dtypes import DTYPES
 from autotune.families.rendering import render
-from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.problem import Gemm
-from autotune.targets.families import load_families
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not AVAILABLE, reason="emitted CUDA C++ is compiled by g++ here"),
-]
+pytestmark = ON_HOST
 
-FAMILIES = load_families(target="cuda", operation="gemm")
-LIMITS = find_gpu("h200").limits
-SMALL = {"sm": 32, "sk": 32, "sn": 32, "warp_m": 16, "warp_k": 16, "stages": 3, "group": 1}
 TYPES = {"dmma": "float64", "mma": "float16", "mma_tf32": "float32"}
-
-
-def small(name: str, **changed: Value) -> Mapping[str, Value]:
-    """A configuration of small tiles, compiled once for whatever is decided at the call."""
-    family = FAMILIES[name]
-    declared = {p.name: p.default for p in family.parameters if p.default is not None}
-    return family.conform({**declared, **SMALL, **changed})
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("programs")
-
-
-def product(
-    name: str, configuration: Mapping[str, Value], case: Case, folder: Path, **how: bool
-) -> bytes:
-    """C's bytes, of operands that are the same at every call."""
-    rng = np.random.default_rng(7)
-    shapes = {"a": (case.m, case.n), "b": (case.n, case.k), "c": (case.m, case.k)}
-    operands = {
-        key: guarded(shape, shape[1] + padding, case.dtype, misaligned=off)
-        for (key, shape), padding, off in zip(
-            shapes.items(), case.paddings, case.misaligned, strict=True
-        )
-    }
-    for each in operands.values():
-        each[...] = rng.uniform(-1, 1, each.shape)
-    launch_kernels(FAMILIES[name], configuration, case, LIMITS, operands, folder, **how)
-    return np.ascontiguousarray(operands["c"]).tobytes()
-
-
-@pytest.mark.parametrize("name", TYPES)
-@pytest.mark.parametrize("sizes", [(33, 150, 65), (70, 301, 31), (1, 1, 1)])
-@pytest.mark.parametrize("splits", [2, 5, 24])
-def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
-    name: str, sizes: tuple[int, int, int], splits: int, folder: Path
-) -> None:
-    case = Case(
-        *sizes, TYPES[name], paddings=(1, 3, 2), misaligned=(0, 1, 2), alpha=-0.5, beta=0.75
-    )
-    results = {
-        product(name, small(name, splits=splits, last=last), case, folder, backwards=backwards)
-        for last in (0, 1)
-        for backwards in (False, True)
-    }
-    assert len(results) == 1
 
 
 @pytest.mark.parametrize("name", TYPES)
@@ -190,16 +133,6 @@ def test_not_a_number_and_infinity_reach_c(folder: Path) -> None:
         assert (c[[0, 2]][:, [0, 1, 3]] == 5).all()
 
 
-def test_one_binary_serves_whatever_is_decided_at_the_call() -> None:
-    for name, dtype in TYPES.items():
-        texts = {
-            render(FAMILIES[name], small(name, splits=s, last=last, group=g), dtype=dtype).text
-            for s, last in ((1, 0), (7, 0), (7, 1))
-            for g in (1, 16)
-        }
-        assert len(texts) == 1
-
-
 def test_classes_follow_the_types() -> None:
     for name, dtype in TYPES.items():
         family = FAMILIES[name]
@@ -208,3 +141,60 @@ def test_classes_follow_the_types() -> None:
         FAMILIES["mma"].unsupported(Gemm(8, 8, 8, "float16", accuracy="ieee"))
     )
     assert "accuracy tf32, not ieee" in str(FAMILIES["mma_tf32"].unsupported(Gemm(8, 8, 8)))
+
+
+# --- wgmma: barriers, tensor maps and clusters
+
+
+def check(name: str, preset: str, case: Case, folder: Path, early: bool, **changed: int) -> None:
+    family = FAMILIES[name]
+    configuration = family.conform({**family.presets[preset].configuration, **changed})
+    rng = np.random.default_rng(5)
+    error = relative_error(family, configuration, case, LIMITS, rng, folder, early=early)
+    rounding = 2.0**-10 if name == "wgmma_tf32" else 0.0
+    assert error < rounding + 40 * DTYPES["float32"].unit_roundoff
+
+
+EARLY = pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
+
+
+@EARLY
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_layouts(layout: str, early: bool, folder: Path) -> None:
+    case = Case(72, 200, 136, "bfloat16", layout, (8, 8, 8), alpha=-0.75, beta=0.5)
+    check("wgmma", "small", case, folder, early, splits=1, sk=128)
+
+
+@pytest.mark.parametrize(
+    ("preset", "case"),
+    [
+        ("large", Case(300, 136, 264, "bfloat16", "nt", (0, 0, 3), (0, 0, 1), beta=0.5)),
+        ("square-pairs", Case(136, 72, 270, "float16", "tn", (8, 2, 0), alpha=0.5)),
+        ("three", Case(190, 200, 100, "bfloat16", "nn", (0, 4, 1), special=True)),
+        ("turns-tma", Case(392, 456, 264, "float16", "tt", (0, 0, 8), beta=-1.0)),
+        ("few-tiles-clusters", Case(100, 600, 130, "bfloat16", "nn", (0, 6, 0), beta=0.5)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_presets(preset: str, case: Case, folder: Path) -> None:
+    for early in (False, True):
+        check("wgmma", preset, case, folder, early)
+
+
+@EARLY
+@pytest.mark.parametrize("splits", [3, 7])
+def test_parts_of_the_reduction(splits: int, early: bool, folder: Path) -> None:
+    case = Case(72, 456, 133, "bfloat16", "nn", (0, 3, 0), alpha=2.0, beta=0.5)
+    check("wgmma", "small", case, folder, early, splits=splits, sk=128)
+
+
+@EARLY
+def test_results_of_float32_leave_in_boxes(early: bool, folder: Path) -> None:
+    case = Case(136, 72, 260, "bfloat16", "nt", beta=0.5, out_dtype="float32")
+    check("wgmma", "large-tma", case, folder, early)
+
+
+@EARLY
+def test_tf32(early: bool, folder: Path) -> None:
+    case = Case(200, 100, 132, "float32", "nt", (0, 4, 0), beta=0.5)
+    check("wgmma_tf32", "large-tma", case, folder, early)
