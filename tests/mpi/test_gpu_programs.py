@@ -22,7 +22,7 @@ from autotune.distributed.mpi.target import MpiTarget
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families
 
-CHECK = Path(__file__).with_name("check_gpu_programs.py")
+CHECK = Path(__file__).with_name("check_programs.py")
 FAMILIES = {"gpu_cannon", "gpu_grid", "gpu_reduction", "gpu_summa"}
 
 
@@ -32,7 +32,7 @@ FAMILIES = {"gpu_cannon", "gpu_grid", "gpu_reduction", "gpu_summa"}
 def test_products_are_right_by_every_transport(
     transport: str, ranks: int, count: int, tmp_path: Path
 ) -> None:
-    done = run_ranks(ranks, str(CHECK), str(tmp_path), transport, str(count))
+    done = run_ranks(ranks, str(CHECK), str(tmp_path), str(count), transport)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert report["wrong"] == []
