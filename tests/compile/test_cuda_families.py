@@ -1,24 +1,29 @@
-"""Every CUDA family compiled for real, and what was predicted held against the binaries."""
+"""CUDA families compiled for real, and what was predicted held against the binaries."""
 
 from __future__ import annotations
 
 import multiprocessing
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
+from epilogue_families import write_families, write_operations
+from operation_examples import LARGE, example, family_of
 
 from autotune.core.configuration import Configuration, Value
 from autotune.core.limits import GpuLimits
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.launch import architecture_of
+from autotune.families.gpu.launch import architecture_of, kernel_layout
 from autotune.families.rendering import render
+from autotune.gpu.compiling import SPILL_LIMIT
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import Compiled, compile_cuda, supported_architectures
 from autotune.operations.problem import Gemm
-from autotune.targets.families import load_families
+from autotune.targets.families import catalog, load_families
 
 pytestmark = pytest.mark.slow
 
@@ -155,3 +160,119 @@ def test_registers_of_block_are_estimated(
         for case, binary in compiled(pool, drawn)
     }
     assert {name: error for name, error in errors.items() if abs(error - 1) > tolerance} == {}
+
+
+GEMM_FAMILIES = load_families(target="cuda", operation="gemm")
+LIMITS = find_gpu("h200").limits
+PROBLEMS = {
+    "skinny": (
+        Gemm(1, 4096, 4096),
+        Gemm(4096, 4096, 3, layout="nt"),
+        Gemm(8, 4096, 4096, dtype="float64", layout="tt"),
+        Gemm(4096, 4096, 2, layout="tn"),
+        Gemm(2, 4096, 4096, dtype="bfloat16", out_dtype="float32"),
+    ),
+    "outer": (
+        Gemm(4096, 1, 4096),
+        Gemm(4096, 7, 4096, layout="tt"),
+        Gemm(4096, 16, 4096, dtype="float64", layout="tn"),
+        Gemm(4096, 32, 4096, layout="nt"),
+    ),
+}
+PRESETS = [(name, preset) for name in PROBLEMS for preset in GEMM_FAMILIES[name].presets]
+
+
+def drawn() -> Iterator[tuple[str, Gemm, Configuration]]:
+    """A configuration for each problem."""
+    rng = np.random.default_rng(4)
+    for name, problems in PROBLEMS.items():
+        for problem in problems:
+            space = GEMM_FAMILIES[name].space(problem, LIMITS)
+            yield name, problem, space[int(space.sample(1, rng)[0])]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem", "configuration"),
+    [pytest.param(*each, id=f"{each[0]}-{each[1].label}") for each in drawn()],
+)
+def test_binaries_need_what_was_predicted(
+    name: str, problem: Gemm, configuration: Configuration
+) -> None:
+    family = GEMM_FAMILIES[name]
+    assert family.launch is not None
+    names = family.values(configuration, problem, LIMITS)
+    source = render(
+        family,
+        configuration,
+        dtype=problem.dtype,
+        layout=problem.layout,
+        out_dtype=problem.out_dtype,
+    )
+    kernel = compile_cuda(source.text, "sm_90").kernels["gemm"]
+    dynamic = int(family.launch.shared_bytes.evaluate(names))
+    assert kernel.shared_bytes + dynamic == names["shared_bytes"]
+    assert kernel.max_threads == names["threads"]
+    assert kernel.registers <= int(names["registers_allowed"])
+    assert 0.7 < kernel.registers / int(names["registers"]) < 1.4
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(("name", "preset"), PRESETS)
+@pytest.mark.parametrize("layout", ["nn", "tt"])
+def test_presets_spill_nothing(name: str, preset: str, layout: str) -> None:
+    family = GEMM_FAMILIES[name]
+    configuration = family.presets[preset].configuration
+    dtype = "bfloat16" if preset.endswith("16-bits") else "float32"
+    text = render(family, configuration, dtype=dtype, layout=layout).text
+    compiled = compile_cuda(text, "sm_90")
+    assert compiled.spill_bytes.get("gemm", 0) <= SPILL_LIMIT
+    assert compiled.kernels["gemm"].local_bytes == 0
+
+
+ABLE = [name for name, family in catalog("cuda").items() if family.epilogue]
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("operation", ["linear_relu", "gated"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("name", [*ABLE, "plain"])
+def test_defaults_compile(name: str, dtype: str, operation: str, tmp_path: Path) -> None:
+    folders = [write_operations(tmp_path / "operations"), write_families(tmp_path / "families")]
+    family = catalog("cuda", operation, folders)[name]
+    if dtype not in family.dtypes:
+        pytest.skip(f"{name} is for {', '.join(family.dtypes)}")
+    limits = find_gpu("h200").limits
+    problem = family.defined.at((512, 256, 384), dtype=dtype)
+    layout = kernel_layout(family, "nn")
+    source = render(family, family.default(problem, limits), dtype=dtype, layout=layout)
+    architecture = architecture_of(family, limits.architecture)
+    assert operation in compile_cuda(source.text, architecture).kernels
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("device", ["t4", "a100", "h200"])
+@pytest.mark.parametrize("name", LARGE)
+def test_example_operations_compile_and_need_what_was_predicted(name: str, device: str) -> None:
+    family, operation, limits = family_of(name, "cuda"), example(name), find_gpu(device).limits
+    assert family.launch is not None
+    rng = np.random.default_rng(zlib.crc32(f"{name} {device}".encode()))
+    for dtype in ("float32", "float64"):
+        problem = operation.at(LARGE[name], dtype=dtype)
+        space = family.space(problem, limits)
+        drawn = [space[int(row)] for row in space.sample(2, rng)]
+        for configuration in (family.default(problem, limits), *drawn):
+            source = render(family, configuration, dtype=dtype)
+            binary = compile_cuda(source.text, limits.architecture)
+            names = family.values(configuration, problem, limits)
+            kernel = binary.kernels[name]
+            dynamic = int(family.launch.shared_bytes.evaluate(names))
+            assert kernel.shared_bytes + dynamic == names["shared_bytes"], configuration
+            block = [int(extent.evaluate(names)) for extent in family.launch.block]
+            assert np.prod(block) == names["threads"], configuration
+            assert kernel.max_threads is not None
+            assert kernel.max_threads >= int(names["threads"]), configuration
+            assert binary.spill_bytes[name] <= 64, configuration
+            assert 0.5 < int(names["registers"]) / kernel.registers < 2.0, configuration
+            for auxiliary in (*family.launch.before, *family.launch.after):
+                if auxiliary.when.holds(names):
+                    assert auxiliary.kernel in binary.kernels, configuration

@@ -1,9 +1,19 @@
-"""Communicators that kernels keep until they are freed, of which MPI has some thousands."""
+"""Communicators, blocks and clocks of ranks."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mpiexec import run_ranks
+from numpy.typing import NDArray
+
+from autotune.distributed.mpi.ranks.timing import time_together
+from autotune.measuring.timing import MIN_SPAN_S, never
 
 SCRIPT = """
 from mpi4py import MPI
@@ -34,3 +44,81 @@ def test_what_is_never_freed_is_told_of() -> None:
     assert told.startswith("MPI gives no communicator (")
     assert told.endswith("until its free() is called: free those that are done with")
     assert loaded == "loaded"
+
+
+CHECK = Path(__file__).with_name("check_blocks.py")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_a_rank_must_not_do_is_told_on_all(ranks: int) -> None:
+    done = run_ranks(ranks, str(CHECK))
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all(alike for *_, alike in told.values())
+    verdicts = {fault: (right, damaged) for fault, (right, damaged, *_) in told.items()}
+    assert verdicts == {
+        "none": (True, False),
+        "wrong": (False, False),
+        "input": (False, True),
+        "before": (False, True),
+        "after": (False, True),
+    }
+    assert f"modified B, an input, on rank {ranks - 1}" in told["input"][2]
+    for fault in ("before", "after"):
+        assert f"wrote outside C on rank {ranks - 1}" in told[fault][2]
+
+
+TIMING = """
+import json, time
+from mpi4py import MPI
+from autotune.distributed.mpi.ranks.timing import timed_together, time_together
+comm = MPI.COMM_WORLD
+lengths = 0.0, 0.02, 0.04
+seconds = timed_together(comm, lambda: time.sleep(lengths[comm.rank]))
+calls = []
+series = time_together(comm, lambda: calls.append(time.sleep(0.002)), budget_s=0.01, interval=0.0,
+    deadline_s=1.0, enough=lambda low_s: False)
+told = comm.gather((seconds, series.median_s, len(calls)))
+if comm.rank == 0:
+    print(json.dumps(told))
+"""
+
+
+class OneRank:
+    """A communicator of one rank, before a clock that its calls move on."""
+
+    def Barrier(self) -> None:
+        pass
+
+    def Allreduce(self, mine: NDArray[Any], most: NDArray[Any], op: object) -> None:
+        most[...] = mine
+
+
+def test_steady_short_calls_still_span_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 0.0
+
+    def call() -> None:
+        nonlocal now_s
+        now_s += 2.0**-13
+
+    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+    series = time_together(
+        OneRank(),  # type: ignore[arg-type]
+        call,
+        budget_s=0.3,
+        interval=0.02,
+        deadline_s=10.0,
+        enough=never,
+    )
+    assert series.median_s == 2.0**-13
+    assert now_s >= MIN_SPAN_S
+
+
+def test_all_ranks_are_told_the_same_time_of_the_slowest() -> None:
+    done = run_ranks(3, "-c", TIMING)
+    assert done.returncode == 0, done.stderr
+    (seconds, median_s, calls), *others = json.loads(done.stdout)
+    assert seconds >= 0.04
+    assert median_s >= 0.002
+    assert calls > 1
+    assert others == [[seconds, median_s, calls]] * 2

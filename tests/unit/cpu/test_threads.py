@@ -12,7 +12,7 @@ import pytest
 
 from autotune.cpu.threads import SPIN, lent_threads
 
-pytestmark = pytest.mark.skipif(
+lent = pytest.mark.skipif(
     sys.platform != "linux" or lent_threads() is None, reason="NumPy's BLAS lends no threads here"
 )
 
@@ -65,6 +65,7 @@ def run(program: str, **environment: str) -> str:
     return done.stdout.strip()
 
 
+@lent
 def test_every_call_is_made_once_on_either_pool() -> None:
     program = """
 for there in (NUMBAS, OPENBLAS):
@@ -78,6 +79,7 @@ print("right")
     assert run(program) == "right"
 
 
+@lent
 def test_kernels_on_openblas_start_no_threads_and_a_programs_own_loops_stay_numbas() -> None:
     program = """
 import llvmlite.binding as llvm
@@ -94,6 +96,7 @@ print(threads() == before)
     assert run(program, **priority).split() == ["True", "True", "False"]
 
 
+@lent
 def test_a_kernel_runs_there_however_it_was_loaded(tmp_path: Path) -> None:
     program = f"""
 import sys
@@ -118,6 +121,7 @@ print(right.all(), threads() == before)
         assert run(program).split() == ["True", "True"]
 
 
+@lent
 def test_kernels_follow_whoever_uses_the_other_pool() -> None:
     # Clocks of processor time are replaced by one that stands still and one that goes on.
     program = """
@@ -149,6 +153,7 @@ print("followed")
     assert run(program) == "followed"
 
 
+@lent
 def test_a_thread_that_has_ended_is_replaced() -> None:
     program = """
 clock = ~(2**22 - 1) << 3 | 6  # as Linux numbers that of a thread, which is none of ours
@@ -165,6 +170,7 @@ print("found")
     assert run(program) == "found"
 
 
+@lent
 def test_forks_wait_for_openblas_threads() -> None:
     # OpenBLAS ends its threads before a fork, and waits for ever for one that was at work.
     program = """
@@ -193,6 +199,7 @@ print(at("closed", ctypes.c_int32).value, at("lent", ctypes.c_int32).value)
     assert run(program) == "0 0"
 
 
+@lent
 def test_a_program_may_end_while_a_thread_computes() -> None:
     # Nor does OpenBLAS's end at the exit return while one of its threads is at work.
     program = """
@@ -212,6 +219,7 @@ print("over", flush=True)
     assert run(program) == "over"
 
 
+@lent
 def test_threads_of_openblas_keep_their_affinity() -> None:
     # What a kernel's loop does to a thread on its caller's processor (`keep_apart`) ends with it.
     program = """
@@ -245,6 +253,7 @@ print([sorted(os.sched_getaffinity(each)) == usable[:1] for each in workers])
 @pytest.mark.parametrize(
     "environment", [{"NUMBA_THREADING_LAYER": "workqueue"}, {"OPENBLAS_NUM_THREADS": "1"}]
 )
+@lent
 def test_a_layer_that_is_named_is_used(environment: dict[str, str]) -> None:
     program = "print(shared_threads._loop())"
     done = subprocess.run(

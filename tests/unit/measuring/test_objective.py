@@ -1,14 +1,19 @@
-"""Objectives: scores, costs, observations, and one that is added from outside."""
+"""Objectives, the trial protocol and racing."""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from suspect_family import suspect, write_suspects
 
 from autotune.core.errors import InputError
@@ -16,6 +21,7 @@ from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.core.objective import ENERGY, OBJECTIVES, TIME, Objective, objective_named
 from autotune.cpu.energy import PackageEnergy, energy_observer
 from autotune.cpu.identity import read_cpu
+from autotune.gpu.measure.timing import time_batches
 from autotune.measuring.effort import Effort
 from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.messages import (
@@ -23,12 +29,17 @@ from autotune.measuring.messages import (
     DescribeBaseline,
     Evaluate,
     Evaluated,
+    Program,
     Vendor,
     Visit,
 )
-from autotune.measuring.rig import EnergyObserver
+from autotune.measuring.plausibility import UNKNOWN
+from autotune.measuring.rig import FIRST_RUNS, EnergyObserver, Pace, Rig
 from autotune.measuring.rounds import conclude
+from autotune.measuring.timing import time_calls
+from autotune.measuring.trial import BEHIND_SHARE, BRIEF_S, Race, Trials
 from autotune.operations.problem import Gemm
+from autotune.operations.verification import Verdict
 
 
 def _calls_per_joule(series: Series, observed: Mapping[str, float]) -> float:
@@ -193,3 +204,254 @@ def test_counters_of_packages_are_added_and_wrap_around(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("6")
     assert energy() == pytest.approx(201e-6)
     assert energy_observer(tmp_path / "nowhere") is None
+
+
+PROGRAM = cast(Program, None)  # the rig below looks at none
+
+
+class Steady:
+    """A rig, a loaded program and its operands in one: the first call takes longer than the rest.
+
+    Args:
+        first_s: seconds of the first call.
+        usual_s: of every other.
+    """
+
+    pace = Pace(runs=3, long_runs=2, hopeless=8.0)
+    problem, ceiling = Gemm(1, 1, 1), UNKNOWN
+    contents = 1
+
+    def __init__(self, first_s: float, usual_s: float) -> None:
+        self._first_s, self._usual_s = first_s, usual_s
+        self.calls = 0
+
+    def now(self) -> float:
+        return 0.0
+
+    @contextlib.contextmanager
+    def load(self, program: Any, *, keep: bool) -> Iterator[Any]:
+        yield SimpleNamespace(cases=(), probe=self.probe, problem=self.placed)
+
+    @contextlib.contextmanager
+    def placed(self) -> Iterator[Steady]:
+        yield self
+
+    def probe(self, best_s: float | None) -> None:
+        return None
+
+    def turn(self) -> None:
+        pass
+
+    def once(self) -> float:
+        self.calls += 1
+        return self._first_s if self.calls == 1 else self._usual_s
+
+    def again(self) -> float:
+        return self.once()
+
+    settle = again
+
+    def series(
+        self,
+        expected_s: float,
+        budget_s: float,
+        *,
+        deadline_s: float,
+        enough: Callable[[float], bool],
+    ) -> Series:
+        return Series(self._usual_s, (self._usual_s, self._usual_s), 100)
+
+    def judge(self, accuracy: str) -> Verdict:
+        return Verdict(error=0.0)
+
+    judge_last = judge
+
+    def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:
+        return {}
+
+
+def evaluated(rig: Steady, best_s: float | None) -> Evaluated:
+    reply = Trials(cast(Rig, rig), Effort())(Evaluate(PROGRAM, "ieee", best_s, 0.3))
+    assert isinstance(reply, Evaluated)
+    return reply
+
+
+@pytest.mark.parametrize("first_s", [6e-6, 3e-4, 0.9 * BRIEF_S])
+def test_a_brief_first_call_alone_abandons_nobody(first_s: float) -> None:
+    """Memory is allocated and code is loaded in it, which says nothing of the kernel."""
+    told = evaluated(Steady(first_s, 6e-6), best_s=6e-6).measurement
+    assert told.outcome is Outcome.OK
+    assert told.median_s == 6e-6
+
+
+def test_a_slow_program_is_abandoned_by_what_follows_its_first_call() -> None:
+    told = evaluated(Steady(3e-4, 2e-5), best_s=6e-6).measurement
+    assert told.outcome is Outcome.ABANDONED
+    assert (told.median_s, told.repeats) == (2e-5, Steady.pace.runs)
+
+
+def test_a_long_first_call_settles_a_hopeless_program() -> None:
+    rig = Steady(2 * BRIEF_S, 2 * BRIEF_S)
+    told = evaluated(rig, best_s=BRIEF_S / 100).measurement
+    assert (told.outcome, told.repeats, rig.calls) == (Outcome.ABANDONED, 1, 1)
+
+
+def test_without_a_best_nobody_is_abandoned() -> None:
+    assert evaluated(Steady(1.0, 1.0), best_s=None).measurement.outcome is Outcome.OK
+    assert evaluated(Steady(1.0, 1.0), best_s=math.inf).measurement.outcome is Outcome.OK
+
+
+RATIO = 1.5
+
+times = st.floats(1e-6, 10.0)
+
+
+def noisy(rng: np.random.Generator, spread: float, spikes: float, count: int) -> np.ndarray:
+    """Timings with median 1: log-normal, and now and then something else ran as well."""
+    body = np.exp(spread * rng.standard_normal(count))
+    hit = rng.random(count) < spikes
+    return np.where(hit, body * (1 + rng.exponential(2.0, count)), body)
+
+
+class Contest:
+    """A clock and a call that takes what is drawn, 1 ms in the median times a factor."""
+
+    def __init__(self, seed: int, factor: float, spread: float, spikes: float) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._arguments = (spread, spikes)
+        self._factor = factor
+        self.now_ns = 0
+        self.stopped = False
+
+    def call(self) -> None:
+        [time] = noisy(self._rng, *self._arguments, 1)
+        self.now_ns += int(1e6 * self._factor * time)
+
+    def run(self, race: Race) -> float:
+        """Time the call, racing, and return how long that took."""
+
+        def enough(low_s: float) -> bool:
+            self.stopped = race.behind(low_s)
+            return self.stopped
+
+        time_calls(
+            self.call,
+            expected_s=1e-3,
+            budget_s=0.3,
+            interval=0.02,
+            deadline_s=10.0,
+            enough=enough,
+            clock=lambda: self.now_ns,
+        )
+        return self.now_ns / 1e9
+
+
+@given(st.lists(times, min_size=1, max_size=8))
+def test_nobody_loses_before_there_is_a_best(first_s: list[float]) -> None:
+    race = Race(None, RATIO)
+    assert not race.lost(first_s)
+    assert not race.behind(min(first_s))
+    assert race.limit_s == math.inf
+
+
+@given(times, st.lists(times, min_size=1, max_size=8), st.floats(1.0, 10.0))
+def test_one_run_within_the_limit_is_enough_to_stay(
+    best_s: float, others_s: list[float], ratio: float
+) -> None:
+    race = Race(best_s, ratio)
+    assert not race.lost([*others_s, best_s * ratio])
+    assert race.lost([best_s * ratio * 1.01 + time_s for time_s in others_s])
+
+
+@given(times, st.floats(1.0, 10.0))
+def test_who_is_no_slower_than_the_best_is_never_behind(best_s: float, ratio: float) -> None:
+    race = Race(best_s, ratio)
+    assert not race.behind(best_s)
+    assert race.behind(best_s * ratio * 1.01)
+
+
+@given(times, times)
+def test_an_infinite_ratio_ends_racing(best_s: float, time_s: float) -> None:
+    race = Race(best_s, math.inf)
+    assert not race.lost([time_s, time_s])
+    assert not race.behind(time_s)
+
+
+def test_the_reason_has_the_numbers() -> None:
+    assert Race(1.0, 1.5).reason([3.0, 2.5]) == "2.50 times the best in its first runs (limit 1.5)"
+
+
+@pytest.mark.parametrize(("spread", "spikes"), [(0.02, 0.0), (0.1, 0.0), (0.1, 0.05), (0.2, 0.05)])
+def test_an_equal_of_the_best_is_next_to_never_abandoned(spread: float, spikes: float) -> None:
+    """The bound that needs no distribution is 1/4; ordinary noise keeps far away from it."""
+    rng = np.random.default_rng(5)
+    first = noisy(rng, spread, spikes, 20_000 * FIRST_RUNS).reshape(-1, FIRST_RUNS)
+    race = Race(1.0, RATIO)
+    abandoned = sum(race.lost(list(runs)) for runs in first) / len(first)
+    assert abandoned < 0.005
+    assert np.mean((first > 1.0).all(axis=1)) == pytest.approx(2.0**-FIRST_RUNS, abs=0.05)
+
+
+@pytest.mark.parametrize(("spread", "spikes"), [(0.02, 0.0), (0.1, 0.0), (0.1, 0.05), (0.2, 0.05)])
+def test_an_equal_of_the_best_is_next_to_never_cut_short(spread: float, spikes: float) -> None:
+    contests = [Contest(seed, 1.0, spread, spikes) for seed in range(150)]
+    for contest in contests:
+        contest.run(Race(1e-3, RATIO))
+    assert sum(contest.stopped for contest in contests) <= 1
+
+
+@pytest.mark.parametrize("factor", [1.2, 1.4])
+def test_who_is_clearly_behind_is_timed_no_further(factor: float) -> None:
+    assert factor > 1 + BEHIND_SHARE * (RATIO - 1)
+    for seed in range(20):
+        raced = Contest(seed, factor, 0.1, 0.02)
+        whole = Contest(seed, factor, 0.1, 0.02)
+        raced_s = raced.run(Race(1e-3, RATIO))
+        whole_s = whole.run(Race(None, RATIO))
+        assert raced.stopped
+        assert raced_s < whole_s
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.3])
+def test_batches_on_a_device_race_alike(factor: float) -> None:
+    spent = {}
+    for best_s in (1e-3, None):
+        rng = np.random.default_rng(2)
+        race = Race(best_s, RATIO)
+        series = time_batches(
+            lambda count, rng=rng: (1e-3 * factor * noisy(rng, 0.1, 0.02, count)).tolist(),
+            launches=1,
+            expected_s=1e-3,
+            budget_s=0.3,
+            interval=0.02,
+            enough=race.behind,
+        )
+        spent[best_s] = series.calls
+    if factor > 1:
+        assert spent[1e-3] < spent[None] / 5
+    else:
+        assert spent[1e-3] == spent[None]
+
+
+def test_racing_finds_the_same_winner_in_a_fraction_of_the_time() -> None:
+    """Sixty configurations, as spread out as real ones, each timed with noise."""
+    rng = np.random.default_rng(11)
+    factors = 1 + rng.exponential(1.0, 60)
+    spent = {}
+    for racing in (True, False):
+        best_s, winner, spent[racing] = None, -1, 0.0
+        for number, factor in enumerate(factors):
+            contest = Contest(number, factor, 0.05, 0.02)
+            race = Race(best_s if racing else None, RATIO)
+            first = []
+            for _ in range(FIRST_RUNS):
+                before = contest.now_ns
+                contest.call()
+                first.append((contest.now_ns - before) / 1e9)
+            if not race.lost(first):
+                contest.run(race)
+                if best_s is None or 1e-3 * factor < best_s:
+                    best_s, winner = 1e-3 * factor, number
+            spent[racing] += contest.now_ns / 1e9
+        assert winner == int(factors.argmin())
+    assert spent[True] < 0.5 * spent[False]
