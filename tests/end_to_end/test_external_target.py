@@ -30,7 +30,7 @@ from autotune.targets.families import catalog
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 
-from installed import install  # noqa: E402
+from installed import install
 
 SHAPE = ("--shape", "40x30x20")
 TOY = ("--target", "toy", "--order", "columns", "--panel-limit", "32")
