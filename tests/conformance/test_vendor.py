@@ -7,18 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 sys.path.append(str(TESTS / "host_execution"))
 
-from host_execution import AVAILABLE  # noqa: E402
+from host_execution import ON_HOST  # noqa: E402
 
 STAND_IN = TESTS / "stand_in_vendor"
 
+pytestmark = ON_HOST
 
-@pytest.mark.slow
-@pytest.mark.skipif(not AVAILABLE, reason="g++ is needed")
+
 def test_gpus_of_another_vendor_are_tuned_loaded_and_called(tmp_path: Path) -> None:
     metadata = tmp_path / "autotune_stand_in-1.0.dist-info"
     metadata.mkdir()
