@@ -59,6 +59,7 @@ class Programs:
 
     Attributes:
         chip: likewise.
+        in_sectors: true of a GPU; a CPU's caches keep what a step brings in vain.
         in_waves: weights of what `divide` gives of waves, for each of `WAVES`, shape (4, 3,
             programs).
         factors: of every share of a term, shape (shares, programs).
@@ -76,7 +77,7 @@ class Programs:
             units.T
         )
         self.chip = chip
-        places, self._in_sectors = chip.places, chip.places > 1
+        places, self.in_sectors = chip.places, chip.places > 1
         self._resident = np.broadcast_to(np.asarray(resident, dtype=np.float64), len(units))
         self._runs = rows, columns, steps
         self._uncopied = 1.0 - copied
@@ -103,7 +104,7 @@ class Programs:
             "uncopied": volume * self._uncopied,
             # A GPU's units store rows of C, or parts for another kernel, whose rows are its own;
             # a CPU's stores need no alignment.
-            "stored": area * (self._in_sectors * (1.0 - by_kernel)),
+            "stored": area * (self.in_sectors * (1.0 - by_kernel)),
         }
         self.factors = np.array([times[each.times] for each in _SHARES])
         # A reduction that is divided into parts, and those into steps, is one of longer steps.
@@ -171,7 +172,7 @@ class Programs:
             layout: which operands are stored transposed.
             itemsize: bytes of an element.
         """
-        if not self._in_sectors:
+        if not self.in_sectors:
             return np.zeros(len(self._resident))
         down, across = self._runs[::2] if operand == 0 else self._runs[:0:-1]
         runs, length = (down, across) if layout[operand] == "n" else (across, down)
@@ -240,8 +241,11 @@ class Priced:
         of_traffic, of_steps, of_tiles = paid
         waves, steps, further, blocks = programs.divide(sizes)
         found: Column = np.array(sizes.traffic).dot(of_traffic)
-        of_waves = self._of_row(0, kind_of_rows(a)) + self._of_row(1, kind_of_rows(b))
-        of_waves += of_steps
+        if programs.in_sectors:
+            of_waves = self._of_row(0, kind_of_rows(a)) + self._of_row(1, kind_of_rows(b))
+            of_waves += of_steps
+        else:
+            of_waves = of_steps.copy()
         near, far = programs.chip.beyond(sizes)
         if near or far:
             of_waves += near * self._of_near + far * self._of_far
