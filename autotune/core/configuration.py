@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,6 +31,18 @@ class Configuration(Mapping[str, Value]):
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._items.keys()
+
+    def items(self) -> ItemsView[str, Value]:
+        """Names with values."""
+        return self._items.items()
+
+    def values(self) -> ValuesView[Value]:
+        """The values."""
+        return self._items.values()
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Configuration):

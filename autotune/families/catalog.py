@@ -188,7 +188,7 @@ def _shipped(operation: str, target: str) -> list[FamilyFile]:
     """The shipped families; each lies in a folder of its operation and target."""
     templates, spaces = data_dir("templates"), data_dir("search_spaces")
     paths = sorted(spaces.glob(f"{operation}/{target}/*.toml"))
-    return [FamilyFile(path, (templates,), (spaces,)) for path in paths]
+    return [FamilyFile(path, (templates,), (spaces,), shipped=True) for path in paths]
 
 
 def _own(extra: Iterable[str | os.PathLike[str]]) -> Iterator[FamilyFile]:

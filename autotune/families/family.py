@@ -350,8 +350,9 @@ class KernelFamily:
         Raises:
             SpaceError: a parameter is missing or unknown, or its value is not one of its values.
         """
-        names = dict.fromkeys(parameter.name for parameter in self.parameters)
-        if names.keys() != {*values}:
+        given, chosen = dict(values.items()), dict[str, Value]()
+        names = {parameter.name: parameter for parameter in self.parameters}
+        if names.keys() != given.keys():
             wrong = next(
                 each for each in (*names, *values) if not (each in names and each in values)
             )
@@ -359,13 +360,12 @@ class KernelFamily:
             raise SpaceError(
                 f"family {self.name!r} takes {', '.join(names)}; {shown(wrong)} is {state}"
             )
-        chosen: dict[str, Value] = {}
-        for parameter in self.parameters:
-            position = parameter.position(values[parameter.name])
+        for name, parameter in names.items():
+            position = parameter.position(given[name])
             if position is None:
                 raise SpaceError(
-                    f"{self.name}.{parameter.name} must be one of "
-                    f"{', '.join(map(str, parameter.values))}, got {shown(values[parameter.name])}"
+                    f"{self.name}.{name} must be one of "
+                    f"{', '.join(map(str, parameter.values))}, got {shown(given[name])}"
                 )
-            chosen[parameter.name] = parameter.values[position]
+            chosen[name] = parameter.values[position]
         return Configuration(chosen)

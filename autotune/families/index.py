@@ -13,13 +13,15 @@ from autotune.core.errors import CacheError
 from autotune.core.facts import FILE, Facts, Stamp, stamps_of, unchanged
 from autotune.core.paths import check_trusted, private_folder
 from autotune.core.version import __version__
-from autotune.families.reading import is_foreign, read_family
+from autotune.families.heading import is_foreign, read_heading
+from autotune.families.reading import read_family
 from autotune.families.templating import Digested, remember
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.families.family import KernelFamily, Language
+    from autotune.families.heading import Heading
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class FamilyFile:
         around: further files that decide what is found, as they are now.
         operation: the file of an operation that the family computes with an epilogue; None where
             it is the family of its own operation.
+        shipped: whether it is one of this project's, which need no check before they are used.
     """
 
     path: Path
@@ -40,6 +43,12 @@ class FamilyFile:
     fragments: tuple[Path, ...]
     around: tuple[Stamp, ...] = ()
     operation: Path | None = None
+    shipped: bool = False
+
+    @property
+    def places(self) -> tuple[Path, tuple[Path, ...], tuple[Path, ...], Path | None]:
+        """The arguments of `read_family`."""
+        return self.path, self.templates, self.fragments, self.operation
 
     @property
     def key(self) -> str:
@@ -76,7 +85,7 @@ class FamilyEntry:
     template_files: tuple[Stamp, ...]
 
     @classmethod
-    def of(cls, family: KernelFamily) -> FamilyEntry:
+    def of(cls, family: KernelFamily | Heading) -> FamilyEntry:
         """The entry of a family that was read just now."""
         same = {name: getattr(family, name) for name in _FIELDS if name != "files"}
         return cls(**same, files=stamps_of(family.files))
@@ -125,7 +134,8 @@ class Indexed:
         if known is None or (known[0] is not self.entry and known[0] != self.entry):
             digested = Digested(self.entry.template_digest, self.entry.template_files)
             remember(self.entry.template, self.file.templates, digested)
-            known = _FAMILIES[self.file] = self.entry, _read(self.file, self.languages)
+            family = read_family(*self.file.places, languages=self.languages)
+            known = _FAMILIES[self.file] = self.entry, family
         return known[1]
 
 
@@ -186,20 +196,17 @@ def index(
         if entry is None or not entry.holds:
             if not strict and is_foreign(file.path, languages):
                 continue
-            family = _read(file, languages)
-            entry = FamilyEntry.of(family)
-            _FAMILIES[file] = entry, family
+            if file.shipped:
+                entry = FamilyEntry.of(read_heading(*file.places, languages=languages))
+            else:
+                family = read_family(*file.places, languages=languages)
+                entry = FamilyEntry.of(family)
+                _FAMILIES[file] = entry, family
             fresh[file.key] = entry.text
         known[file] = _ENTRIES[file] = entry
     if facts is not None and fresh:
         facts.put(fresh)
     return [Indexed(file, known[file], languages) for file in files if file in known]
-
-
-def _read(file: FamilyFile, languages: Mapping[str, Language]) -> KernelFamily:
-    return read_family(
-        file.path, file.templates, file.fragments, file.operation, languages=languages
-    )
 
 
 def _trusted(folder: Path) -> Facts | None:

@@ -213,9 +213,6 @@ class Predictor:
             calls = list(self._calls(_laid_out(portfolio.entries, problem.layout), problem))
             if calls and self._suits(portfolio, calls, problem):
                 chooser = Chooser(calls, chip_of(self._device.limits), problem.itemsize)
-                # A candidate's first time is half as long as a choice, which somebody waits for.
-                for candidate in chooser.candidates:
-                    self._fits.valid(candidate, problem)
                 return _Ranked(portfolio, chooser, self._whose(portfolio))
         return None
 

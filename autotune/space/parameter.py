@@ -115,10 +115,20 @@ class TunableParameter:
 
     def position(self, value: Any) -> int | None:
         """Where `value` stands among the values, or None."""
+        if type(value) in _PLAIN:
+            return self._positions.get(value)
         try:
             return self._positions.get(plain_value(value))
         except TypeError:
             return None
+
+    @property
+    def bits(self) -> int | None:
+        """Bits of the largest magnitude; None where a value is no integer."""
+        integers = [value for value in self.values if isinstance(value, int)]
+        if len(integers) < len(self.values):
+            return None
+        return max(map(int.bit_length, integers))
 
     @property
     def is_numeric(self) -> bool:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.families.parts import AuxiliaryKernel, Launch, Region, TensorMap
     from autotune.operations.problem import Problem
-    from autotune.space import Expression
+    from autotune.space import Expression, TunableParameter
 
 _Function: TypeAlias = "Callable[..., Sequence[tuple[Any, ...] | None] | None]"
 """Of the sizes, and of the parameters that are passed at the call: `compiled` makes it."""
@@ -113,7 +113,8 @@ class Planner:
                 None takes those of the configuration.
         """
         try:
-            return self._valid(*self._arguments(problem, runtime)) is not None
+            arguments = self._arguments(problem, runtime)
+            return self._valid(*arguments, *self.fixed.values()) is not None
         except UndecidedError:
             try:
                 return self._holds(self._values(problem, runtime))
@@ -149,7 +150,8 @@ class Planner:
 
     @functools.cached_property
     def _valid(self) -> _Function:
-        return _validity(*self._key)
+        family, _, dtype, limits = self._key
+        return _validity(family, dtype, limits)
 
     @functools.cached_property
     def _launches(self) -> _Function:
@@ -372,11 +374,13 @@ _planner = functools.lru_cache(maxsize=_KEPT)(Planner)
 
 
 @functools.lru_cache(maxsize=_KEPT)
-def _validity(
-    family: KernelFamily, fixed: Configuration, dtype: str, limits: DeviceLimits
-) -> _Function:
-    """Gives None where the configuration is not valid."""
-    return _compile(family, fixed, dtype, limits, ())
+def _validity(family: KernelFamily, dtype: str, limits: DeviceLimits) -> _Function:
+    """Gives None where a configuration is not valid.
+
+    Arguments are sizes, parameters that are passed at the call, and the others.
+    """
+    fixed = [each for each in family.parameters if not each.runtime]
+    return _compile(family, {}, dtype, limits, (), fixed)
 
 
 @functools.lru_cache(maxsize=_KEPT)
@@ -409,10 +413,11 @@ def _memory(launch: Launch) -> tuple[Expression, ...]:
 
 def _compile(
     family: KernelFamily,
-    fixed: Configuration,
+    fixed: Mapping[str, Value],
     dtype: str,
     limits: DeviceLimits,
     groups: Sequence[Group],
+    chosen: Sequence[TunableParameter] = (),
 ) -> _Function:
     return compiled(
         (*family.defined.sizes, *family.runtime_parameters),
@@ -420,4 +425,5 @@ def _compile(
         family.derived,
         [each.expression for each in family.restrictions],
         groups,
+        chosen,
     )
