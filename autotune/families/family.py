@@ -147,6 +147,7 @@ class KernelFamily:
             configuration serves what nothing was tuned for; None where it never does.
         files: its family file, the fragments it includes and the operation's file.
         template_files: the template and every partial it includes, as they were when digested.
+        runtime_parameters: names of those that are passed at the call, in the order of the file.
     """
 
     name: str
@@ -177,16 +178,16 @@ class KernelFamily:
     template_files: tuple[Stamp, ...] = ()
     out_dtypes: tuple[str, ...] = ()
     epilogue: bool = False
+    runtime_parameters: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple([each.name for each in self.parameters if each.runtime])
+        object.__setattr__(self, "runtime_parameters", names)
 
     @property
     def adopted(self) -> bool:
         """True if it is one of gemm's that computes another operation with an epilogue."""
         return self.epilogue and self.operation != GEMM.name
-
-    @property
-    def runtime_parameters(self) -> tuple[str, ...]:
-        """Names of the parameters that are passed at the call, in the order of the file."""
-        return tuple(parameter.name for parameter in self.parameters if parameter.runtime)
 
     def results(self, dtype: str) -> tuple[str, ...]:
         """The element types that results of operands of a dtype may have, their own first."""

@@ -71,14 +71,15 @@ def unwritten(families: Iterable[KernelFamily], dtype: str, out_dtype: str) -> s
 
 def refusal(families: Mapping[str, KernelFamily], problem: Problem) -> str | None:
     """Why none of the families can serve a problem, in one line; None where one can."""
-    reasons = [family.unsupported(problem) for family in families.values()]
-    if None in reasons:
-        return None
+    listed: list[str] = []
+    for family in families.values():  # each is read when it is asked for
+        if (reason := family.unsupported(problem)) is None:
+            return None
+        listed.append(reason)
     if not families:
         return f"no family can serve {problem.label}: none was found"
     if (unknown := unoffered([*families.values()], problem.dtype)) is not None:
         return unknown
-    listed = [reason for reason in reasons if reason is not None]
     more = len(listed) - _REASONS
     rest = f"; and {more} more" if more > 0 else ""
     return f"no family can serve {problem.label}: {'; '.join(listed[:_REASONS])}{rest}"
