@@ -148,6 +148,7 @@ class KernelFamily:
         files: its family file, the fragments it includes and the operation's file.
         template_files: the template and every partial it includes, as they were when digested.
         runtime_parameters: names of those that are passed at the call, in the order of the file.
+        free_parameters: of those, the ones that [work] names: a model knows their effect.
     """
 
     name: str
@@ -179,10 +180,15 @@ class KernelFamily:
     out_dtypes: tuple[str, ...] = ()
     epilogue: bool = False
     runtime_parameters: tuple[str, ...] = field(init=False)
+    free_parameters: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         names = tuple([each.name for each in self.parameters if each.runtime])
         object.__setattr__(self, "runtime_parameters", names)
+        work = () if self.work is None else self.work.expressions
+        named = {name for each in work for name in each.ordered_names}
+        free = tuple([name for name in names if name in named])
+        object.__setattr__(self, "free_parameters", free)
 
     @property
     def adopted(self) -> bool:

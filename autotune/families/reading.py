@@ -238,17 +238,17 @@ def _presets(
         entry = table.table(name)
         summary = entry.text("summary")
         chosen: dict[str, Value] = {}
-        stated = frozenset(each.name for each in parameters if each.name in entry)
+        stated: list[str] = []
         for parameter in parameters:
             value = entry.value(parameter.name)
-            if value is None:
-                value = parameter.default
-            if value is None:
+            if value is not None:
+                _check_choice(entry, parameter.name, value, parameter.values)
+                stated.append(parameter.name)
+            elif (value := parameter.default) is None:
                 entry.fail(parameter.name, "is missing, and the parameter declares no default")
-            _check_choice(entry, parameter.name, value, parameter.values)
             chosen[parameter.name] = value
         entry.close()
-        yield name, Preset(name, summary, Configuration(chosen), stated)
+        yield name, Preset(name, summary, Configuration(chosen), frozenset(stated))
 
 
 def _work(table: Table, scope: Scope, language: Language) -> Work:

@@ -21,7 +21,6 @@ from autotune.model.portfolio import (
     Key,
     Units,
     chip_of,
-    free_parameters,
     program_of,
     rate_of,
 )
@@ -120,7 +119,7 @@ class Program:
             family_digest=family.digest,
             layout=self.key.layout,
             configuration=self.key.configuration,
-            free=free_parameters(family),
+            free=family.free_parameters,
             calls=(),
             resident=self.resident,
             prices=tuple(self.prices.tolist()),

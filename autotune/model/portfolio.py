@@ -3,8 +3,9 @@
 What a program does at a time is counted as its family's file says.
 """
 
+import functools
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
@@ -21,7 +22,8 @@ from autotune.core.printable import shown
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.occupancy import blocks_per_multiprocessor
 from autotune.model.terms import UNIT, Chip, Unit
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, element_sizes
+from autotune.space.compiled import Group, UndecidedError, compiled
 
 LARGEST = 64
 """Programs that a portfolio has at most, of all layouts together."""
@@ -142,7 +144,7 @@ def check_entry(entry: Entry, family: KernelFamily) -> None:
             the family's parameters are free.
     """
     family.conform(entry.configuration)
-    free = free_parameters(family)
+    free = family.free_parameters
     if entry.free != free:
         raise SpaceError(
             f"free parameters of family {family.name!r} are {', '.join(free) or 'none'}, got "
@@ -156,8 +158,11 @@ def check_entry(entry: Entry, family: KernelFamily) -> None:
             raise SpaceError(f"family {family.name!r} has no call with {shown(list(call))}")
 
 
-_COUNTS = 4
-"""Of the expressions in [work], those that count: the others are flags."""
+_LEAST = np.array([1, 1, 1, 1, 0, 0, 0])
+"""Least values of the expressions in [work]: the first count, the others are flags."""
+
+_FEW = 16
+"""Calls that are counted one by one, which is faster than to set out columns of them."""
 
 _THREADS = "threads"
 """The parameter of a family that says how many CPU threads a program has."""
@@ -189,12 +194,12 @@ class Units:
             raise SpaceError(f"family {family.name!r} has no [work]: no model speaks of it")
         self._family = family
         self._work = family.work
-        self._limits = limits
+        self._dtype = dtype
+        self._limits: Any = limits
         self._configuration = family.conform(configuration)
+        self._values = dict(self._configuration.items())
         self._free = _choices(family)
-        self._known = family.constants(self._configuration, dtype, limits)
-        lowest = {name: np.array(values[:1]) for name, values in self._free.items()}
-        self._base = self._columns(lowest, 1)[0, :3]
+        self._base = self._columns([next(zip(*self._free.values(), strict=False), ())])[0, :3]
 
     def resident(self, registers: int | None = None, shared_bytes: int | None = None) -> int:
         """Units that a multiprocessor holds at a time; 1 where there is none.
@@ -224,8 +229,7 @@ class Units:
         Raises:
             SpaceError: [work] has no whole numbers for it, of at least 1 where it counts.
         """
-        free = {name: np.array([configuration[name]]) for name in self._free}
-        *counts, volume, area = self._table(free, 1)[0].tolist()
+        *counts, volume, area = self._table([[configuration[name] for name in self._free]])[0]
         rows, columns, steps, parts, in_block, copied, share = map(int, counts)
         tile = rows, columns, steps
         return Unit(tile, parts, bool(in_block), bool(copied), share, volume, area)
@@ -242,39 +246,62 @@ class Units:
             SpaceError: [work] has no whole numbers for one of them.
         """
         choices = list(calls or itertools.product(*self._free.values()))
-        columns = {
-            name: np.array([each[place] for each in choices])
-            for place, name in enumerate(self._free)
-        }
         configurations = [
-            Configuration({**self._configuration, **dict(zip(self._free, each, strict=True))})
+            Configuration({**self._values, **dict(zip(self._free, each, strict=True))})
             for each in choices
         ]
-        return configurations, self._table(columns, len(choices))
+        return configurations, self._table(choices)
 
-    def _table(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
+    @functools.cached_property
+    def _known(self) -> dict[str, Value]:
+        return self._family.constants(self._configuration, self._dtype, self._limits)
+
+    def _table(self, choices: Sequence[Sequence[Value]]) -> NDArray[np.float64]:
         """A row for each choice of the free parameters; see `autotune.model.terms.UNIT`."""
-        found = self._columns(free, count)
+        found = self._columns(choices)
         relative = found[:, :3] / self._base
         return np.column_stack([found, relative.prod(axis=1), relative[:, :2].prod(axis=1)])
 
-    def _columns(self, free: Mapping[str, NDArray[Any]], count: int) -> NDArray[np.float64]:
+    def _columns(self, choices: Sequence[Sequence[Value]]) -> NDArray[np.float64]:
         """The values of the expressions in [work]."""
-        table = np.empty((count, len(self._work.expressions)))
-        names: dict[str, Any] = {**self._known, **free}
-        for place, (name, expression) in enumerate(
-            zip(UNIT, self._work.expressions, strict=False)
-        ):
-            values, _ = expression.evaluate_columns(names)
-            column = np.broadcast_to(np.asarray(values, np.float64), count)
-            least = 1 if place < _COUNTS else 0
-            if not (np.isfinite(column) & (column >= least) & (column % 1 == 0)).all():
-                raise SpaceError(
-                    f"family {self._family.name!r}: {expression.text} in [work] must be a whole "
-                    f"number >= {least} for {name}"
-                )
-            table[:, place] = column
+        table = np.empty((len(choices), len(_LEAST)))
+        try:
+            if len(choices) > _FEW:
+                raise UndecidedError
+            work = _compiled_work(self._family, self._dtype, self._limits)
+            for row, choice in enumerate(choices):
+                values = {**self._values, **dict(zip(self._free, choice, strict=True))}
+                table[row] = work(*values.values())[0]
+        except UndecidedError:
+            free = {
+                name: np.array([each[place] for each in choices])
+                for place, name in enumerate(self._free)
+            }
+            names: dict[str, Any] = {**self._known, **free}
+            for place, expression in enumerate(self._work.expressions):
+                table[:, place] = expression.evaluate_columns(names)[0]
+        wrong = ~(np.isfinite(table) & (table >= _LEAST) & (table % 1 == 0)).all(axis=0)
+        if wrong.any():
+            place = int(wrong.argmax())
+            raise SpaceError(
+                f"family {self._family.name!r}: {self._work.expressions[place].text} in [work] "
+                f"must be a whole number >= {_LEAST[place]} for {UNIT[place]}"
+            )
         return table
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled_work(family: KernelFamily, dtype: str, limits: DeviceLimits) -> Callable[..., Any]:
+    """Gives the values of [work] for a value of each parameter."""
+    assert family.work is not None
+    known: dict[str, Value] = {**limits.names(), **element_sizes(dtype)}
+    names = {*known, *[each.name for each in family.parameters]}
+    derived = {}
+    for name, expression in family.derived.items():
+        if names.issuperset(expression.ordered_names):
+            derived[name] = expression
+            names.add(name)
+    return compiled((), known, derived, (), [Group(family.work.expressions)], family.parameters)
 
 
 def is_modelled(family: KernelFamily, problem: Gemm) -> bool:
@@ -285,14 +312,6 @@ def is_modelled(family: KernelFamily, problem: Gemm) -> bool:
     """
     known = family.work is not None and problem.layout in family.layouts
     return known and family.unsupported(problem) is None
-
-
-def free_parameters(family: KernelFamily) -> tuple[str, ...]:
-    """Parameters that are passed at the call, and whose effect the model knows."""
-    if family.work is None:
-        return ()
-    named = frozenset().union(*(each.names for each in family.work.expressions))
-    return tuple(name for name in family.runtime_parameters if name in named)
 
 
 def program_of(family: KernelFamily, configuration: Mapping[str, Value]) -> Configuration:
@@ -334,5 +353,4 @@ def chip_of(limits: DeviceLimits) -> Chip:
 
 
 def _choices(family: KernelFamily) -> dict[str, tuple[Value, ...]]:
-    free = free_parameters(family)
-    return {each.name: each.values for each in family.parameters if each.name in free}
+    return {e.name: e.values for e in family.parameters if e.name in family.free_parameters}

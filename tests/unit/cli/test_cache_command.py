@@ -18,7 +18,6 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
-from autotune.model import free_parameters
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache, document_of, import_records
 from autotune.targets.families import load_families
@@ -146,7 +145,7 @@ def test_verify_grades_portfolios(cache: TuningCache) -> None:
         ENTRY,
         family_digest=family.digest,
         configuration=Configuration({each.name: each.values[0] for each in family.parameters}),
-        free=free_parameters(family),
+        free=family.free_parameters,
         calls=(),
     )
     cache.put_portfolio(replace(PORTFOLIO, entries=(current,)), [CUBIN])

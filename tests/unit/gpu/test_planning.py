@@ -19,7 +19,7 @@ from autotune.families.gpu.launch import LaunchPlan, MappedOperand
 from autotune.families.gpu.planning import Planner
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
-from autotune.model.portfolio import Units, free_parameters
+from autotune.model.portfolio import Units
 from autotune.operations.cases import cases_of
 from autotune.operations.problem import GEMM, Gemm
 from autotune.space.compiled import UndecidedError
@@ -273,7 +273,7 @@ def test_every_program_is_verified_at_several_sizes(name: str, problem: Gemm) ->
 @pytest.mark.parametrize(("name", "problem"), CASES, ids=[f"{n}-{p.label}" for n, p in CASES])
 def test_the_model_counts_the_blocks_that_are_launched(name: str, problem: Gemm) -> None:
     family = FAMILIES[name]
-    assert free_parameters(family) == family.runtime_parameters
+    assert family.free_parameters == family.runtime_parameters
     for configuration in configurations(family, problem, 40):
         plan = Planner(family, configuration, "float32", LIMITS).plan(problem)
         unit = Units(family, configuration, "float32", LIMITS).of(configuration)
