@@ -13,7 +13,7 @@ from autotune.core.session import forget
 from autotune.runtime import contest, product_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 SHAPES = tuple(itertools.permutations((5, 6, 7)))
@@ -42,3 +42,14 @@ def measured(
         forget()
         yield log / "log.txt"
         forget()
+
+
+def measured_cache(mark: int = 0, library: str = "NumPy 2") -> Callable[..., object]:
+    """The fixture `own_cache` of a module whose tests share what is measured; gives the log."""
+
+    @pytest.fixture(autouse=True, scope="module", name="own_cache")
+    def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+        with measured(tmp_path_factory, mark, library) as log:
+            yield log
+
+    return shared

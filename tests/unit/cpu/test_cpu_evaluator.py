@@ -292,19 +292,6 @@ def test_bad_source_is_a_compile_error_of_one_line(
     assert "(line " in str(caught.value)
 
 
-def test_a_second_process_loads_what_the_first_compiled(
-    family: KernelFamily, programs: ProgramCache
-) -> None:
-    path = make_kernel(family, programs).program.path
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from autotune.cpu.kernel import load_module\n"
-        "print(sum(load_module(Path(sys.argv[1])).gemm.stats.cache_hits.values()))\n"
-    )
-    output = subprocess.check_output([sys.executable, "-c", script, str(path)], text=True)
-    assert output == "1\n"
-
-
 def make_evaluator(
     family: KernelFamily, programs: ProgramCache, problem: Gemm | None = None, **changes: Any
 ) -> CpuEvaluator:

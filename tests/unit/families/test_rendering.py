@@ -74,25 +74,6 @@ def tiny(folder: Path, template: str = TEMPLATE) -> KernelFamily:
     return read_family(folder / "tiny.toml", (folder,))
 
 
-def test_the_emitted_module_is_exactly_this(tmp_path: Path) -> None:
-    family = tiny(tmp_path)
-    source = render(family, CONFIGURATION, dtype="float64", layout="tn")
-    assert source.text == (
-        '"""gemm for cpu: family tiny, float64, layout tn.\n\n'
-        f"template: tiny.py.j2, digest {family.template_digest}\n"
-        'configuration: {"order": "ji", "sm": 32, "ty": 4}\n"""\n'
-        "SM = 32\nSTRIPS = 8\nSTRIP_BYTES = 64\nITEM_SIZE = 8\n"
-        'DTYPE = "float64"\nLAYOUT = "tn"\nORDER = "ji"\n'
-        'SIGNATURE = "void(int64, int64, int64, float64, uintp, int64, uintp, int64, float64, '
-        'uintp, int64, int64, int64)"\n'
-        "WIDE = True\n\n\n"
-        "def gemm(m, n, k, alpha, a_address, lda, b_address, ldb, beta, c_address, ldc, "
-        "block, depth):\n    return\n"
-    )
-    assert (source.entry, source.target) == ("gemm", "cpu")
-    assert source.runtime_parameters == ("block", "depth")
-
-
 def test_runtime_parameters_do_not_change_the_source(tmp_path: Path) -> None:
     family = tiny(tmp_path)
     first = render(family, CONFIGURATION)

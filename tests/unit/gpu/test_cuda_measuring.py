@@ -52,7 +52,6 @@ from autotune.measuring.messages import Series
 from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.rounds import MIN_ROUNDS, conclude, hold_rounds, take_turns
-from autotune.measuring.timing import MIN_CALLS
 from autotune.operations.cases import cases_of
 from autotune.operations.guarded import GUARD_BYTES
 from autotune.operations.problem import GEMM, Gemm
@@ -299,18 +298,6 @@ def test_steady_batches_are_timed_until_the_interval_is_narrow() -> None:
     assert (series.median_s, series.interval_s) == (1e-3, (1e-3, 1e-3))
     assert 10 <= device.count < 20
     assert series.calls == device.count
-
-
-def test_unsteady_batches_are_timed_until_the_budget_is_spent() -> None:
-    device = FakeDevice([1e-3, 2e-3])
-    series = run(device)
-    assert 0.15 <= device.count * 1.5e-3 < 0.17
-    assert series.interval_s == (1e-3, 2e-3)
-
-
-def test_slow_launches_are_repeated_whatever_the_budget() -> None:
-    device = FakeDevice([0.4])
-    assert run(device, expected_s=0.4).calls == device.count == MIN_CALLS
 
 
 def test_very_slow_launches_stop_at_the_deadline() -> None:

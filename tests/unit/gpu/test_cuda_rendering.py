@@ -95,57 +95,12 @@ def tiny(folder: Path, toml: str = TOML, template: str = TEMPLATE) -> KernelFami
     return read_family(folder / "tiny.toml", (folder, data_dir("templates")))
 
 
-COLUMN = " " * 59
 """Parameters that do not fit the first line of the kernel lie below those that do."""
 
 
 def joined(text: str) -> str:
     """Text with every break and the indentation after it as one space."""
     return " ".join(text.split())
-
-
-def test_the_emitted_source_is_exactly_this(tmp_path: Path) -> None:
-    family = tiny(tmp_path)
-    source = render(family, CONFIGURATION, dtype="float64")
-    assert source.text == (
-        "/*\n"
-        " * gemm for cuda: family tiny, float64, layout nn.\n"
-        " *\n"
-        f" * template: tiny.cu.j2, digest {family.template_digest}\n"
-        ' * configuration: {"order": "rows", "padded": true, "sm": 32, "ty": 4}\n'
-        " * launch: grid (1, 1, 1), block (16, 1, 1), no dynamic shared memory\n"
-        " */\n\n"
-        "using T = double;\n"
-        "constexpr int ITEMSIZE = 8;\n"
-        'static_assert(sizeof(T) == ITEMSIZE, "bytes per element");\n\n'
-        "// Rows of a tile.\n"
-        "constexpr int SM = 32;\nconstexpr int TY = 4;\nconstexpr bool PADDED = true;\n\n"
-        "constexpr int ROWS = SM / TY;\nconstexpr int THREADS = ROWS * 2;\n"
-        "constexpr int SHARED_BYTES = SM * ITEMSIZE * (1 + PADDED);\n\n"
-        "// Whole-number functions of the restrictions below; quotients and remainders round "
-        "down.\n"
-        "__device__ constexpr int modulo(int a, int b) { return (a % b + b) % b; }\n"
-        "__device__ constexpr int floordiv(int a, int b) { return (a - modulo(a, b)) / b; }\n"
-        "__device__ constexpr bool ispow2(int a) { return a > 0 && (a & (a - 1)) == 0; }\n\n"
-        'static_assert(SM % TY == 0, "sm / ty must be a whole number (rows)");\n'
-        'static_assert(THREADS % 4 == 0, "threads / 4 must be a whole number (per_thread)");\n'
-        'static_assert(THREADS / 4 % 2 == 0, "threads / 4 / 2 must be a whole number '
-        '(per_thread)");\n'
-        "static_assert(TY <= SM && SM <= 32 * TY && (!PADDED || ROWS % 2 == 0), "
-        "\"a 'quoted' reason\");\n"
-        "static_assert((floordiv(SHARED_BYTES, ITEMSIZE) == 32 || "
-        "floordiv(SHARED_BYTES, ITEMSIZE) == 64) &&\n"
-        '              ispow2(SM),\n              "sizes");\n\n'
-        'extern "C" __global__ void __launch_bounds__(THREADS) gemm(int m, int n, int k, '
-        "double alpha,\n"
-        f"{COLUMN}const double* __restrict__ a, int lda,\n"
-        f"{COLUMN}const double* __restrict__ b, int ldb,\n"
-        f"{COLUMN}double beta, double* __restrict__ c,\n"
-        f"{COLUMN}int ldc) {{\n"
-        "  c[0] = alpha * T(THREADS);\n}\n"
-    )
-    assert (source.entry, source.target, source.runtime_parameters) == ("gemm", "cuda", ())
-    assert compile_cuda(source.text, "sm_90").kernels["gemm"].max_threads == 16
 
 
 @pytest.mark.parametrize(

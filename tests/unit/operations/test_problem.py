@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from autotune.core.errors import ExpressionError, InputError, ProblemError
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.operations.formula import Formula
-from autotune.operations.problem import GEMM, Gemm, admits, gemm_from_key
+from autotune.operations.problem import GEMM, Gemm, gemm_from_key
 
 
 def test_shapes_follow_the_layout() -> None:
@@ -79,13 +79,6 @@ def test_bad_shapes_are_refused(text: str) -> None:
 
 def test_shapes_are_read() -> None:
     assert GEMM.parse_shape("16x4096X7") == (16, 4096, 7)
-
-
-def test_ieee_serves_every_class() -> None:
-    assert admits("ieee", "ieee")
-    assert admits("strassen", "ieee")
-    assert admits("strassen", "strassen")
-    assert not admits("ieee", "strassen")
 
 
 @pytest.mark.parametrize(

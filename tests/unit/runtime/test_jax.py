@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from measured_shapes import SHAPES, measured
+from measured_shapes import SHAPES, measured_cache
 
 import autotune
 from autotune.core.errors import AutotuneError, OperandError
@@ -21,17 +21,13 @@ from jax import numpy as jnp  # noqa: E402
 from autotune.jax import foreign, matmul  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 M, N, K = SHAPES[0]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for the module; gives its log."""
-    with measured(tmp_path_factory) as log:
-        yield log
+own_cache = measured_cache()
 
 
 def whole(*shape: int, dtype: str = "float32") -> Any:

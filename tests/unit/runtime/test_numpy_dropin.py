@@ -11,22 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from matmul_cases import draw, spread, values
-from measured_shapes import MARK, SHAPES, measured
+from measured_shapes import MARK, SHAPES, measured_cache
 
 from autotune.numpy import TunedArray, dot, matmul, tuned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 M, N, K = SHAPES[0]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for the module; gives its log."""
-    with measured(tmp_path_factory, MARK) as log:
-        yield log
+own_cache = measured_cache(MARK)
 
 
 def whole(*shape: int, dtype: str = "float64") -> Any:

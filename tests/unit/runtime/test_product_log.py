@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from measured_shapes import SHAPES, measured
+from measured_shapes import SHAPES, measured_cache
 
 from autotune import Gemm, NotTunedError, load, matmul
 from autotune.runtime import product_log
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 M, N, K = SHAPES[0]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for the module; gives its log."""
-    with measured(tmp_path_factory) as log:
-        yield log
+own_cache = measured_cache()
 
 
 def ones(*shape: int, dtype: Any = np.float32) -> Any:

@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from measured_shapes import SHAPES, measured
+from measured_shapes import SHAPES, measured_cache
 
 torch: Any = pytest.importorskip("torch")
 
@@ -23,7 +23,7 @@ from autotune.torch import Linear, convert, linear, mm  # noqa: E402
 from autotune.torch.calls import product_of  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 # PyTorch's own, of what it uses itself.
@@ -33,11 +33,7 @@ M, N, K = SHAPES[0]
 OPERATORS = (mm, torch.ops.autotune.mm)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for the module; gives its log."""
-    with measured(tmp_path_factory, library="PyTorch 2") as log:
-        yield log
+own_cache = measured_cache(library="PyTorch 2")
 
 
 def whole(*shape: int, dtype: str = "float32", seed: int = 0) -> Any:

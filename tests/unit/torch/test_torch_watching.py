@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from measured_shapes import SHAPES, measured
+from measured_shapes import SHAPES, measured_cache
 
 torch: Any = pytest.importorskip("torch", minversion="2.9")
 
@@ -32,8 +32,7 @@ from autotune.torch import (  # noqa: E402
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable
 
 # PyTorch's own, of what it uses itself and of what it keeps no more.
 pytestmark = [
@@ -45,11 +44,7 @@ pytestmark = [
 M, N, K = SHAPES[0]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for the module; gives its log."""
-    with measured(tmp_path_factory, library="PyTorch 2") as log:
-        yield log
+own_cache = measured_cache(library="PyTorch 2")
 
 
 def whole(*shape: int, seed: int = 0) -> Any:
