@@ -21,7 +21,7 @@ from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
 from autotune.own.taking import KERNEL_MODULES, read_now
 from autotune.own.verbatim import raw
-from autotune.runtime.asking import check_place
+from autotune.runtime.loading import check_place
 from autotune.tuning.settings import Run
 
 _SUFFIXES = {"cpu": ".py.j2", "cuda": ".cu.j2"}

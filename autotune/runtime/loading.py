@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from autotune.core.arguments import paths
+from autotune.core.arguments import is_whole, must, path, paths
 from autotune.core.errors import UnknownNameError
-from autotune.operations.problem import Problem
-from autotune.runtime.asking import check_asked
+from autotune.operations.problem import Problem, check_problem
 from autotune.runtime.usage import counted
 from autotune.serving.background import is_wanted
 from autotune.serving.kernel import FALLBACKS, Kernel, Request
@@ -94,3 +93,33 @@ def request_of(problem: Problem, target: str, *, match: str) -> Request:
     """The request for a kernel of a problem that is compiled, if it must be, when it is loaded."""
     again = functools.partial(load, problem, target, match=match)
     return Request(problem, match, None, None, (), None, background=False, again=again)
+
+
+def check_asked(problem: Any, target: Any, device: Any, cache: Any) -> None:
+    """Refuse what is no problem, target, device or cache at all; names may still be unknown.
+
+    Args:
+        problem: as for `autotune.load`.
+        target: as for `autotune.load`.
+        device: as for `autotune.load`.
+        cache: as for `autotune.load`.
+
+    Raises:
+        InputError: one of them is of another type; the message says which.
+    """
+    check_problem(problem)
+    check_place(target, device, cache)
+
+
+def check_place(target: Any, device: Any, cache: Any) -> None:
+    """The same where there is no problem, or there are several.
+
+    Raises:
+        InputError: one of them is of another type; the message says which.
+    """
+    known = target is None or isinstance(target, (str, Target))
+    must("target", "None, the name of a target, or a target", target, known)
+    named = device is None or isinstance(device, str) or is_whole(device)
+    must("device", "None, a number or a name", device, named)
+    if cache is not None:
+        path("cache", cache)

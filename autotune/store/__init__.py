@@ -1,7 +1,7 @@
 """The store: tuning records, the cache that holds them, lookups, and files to exchange them."""
 
 from autotune.store.binary import BinaryRecord
-from autotune.store.cache import MeasuredProblem, StoredMeasurement, TuningCache
+from autotune.store.cache import TuningCache
 from autotune.store.files import read_portfolios, shipped_binary, shipped_records
 from autotune.store.interchange import (
     Stored,
@@ -20,6 +20,7 @@ from autotune.store.matching import (
     problem_sizes,
     size_distance,
 )
+from autotune.store.measured import MeasuredProblem, StoredMeasurement
 from autotune.store.portfolio import PortfolioHead, read_portfolio
 from autotune.store.ranking import preference, superseded
 from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord

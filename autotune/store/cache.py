@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core import checks
-from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import CacheError, InputError, UnknownNameError
-from autotune.core.measurement import Measurement, Outcome
-from autotune.store import schema, strict_json
+from autotune.core.measurement import Outcome
+from autotune.store import measured, schema, strict_json
 from autotune.store.interchange import without_binaries
+from autotune.store.measured import MeasuredProblem, StoredMeasurement
 from autotune.store.portfolio import (
     PortfolioHead,
     decoded,
@@ -31,51 +29,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from autotune.core.configuration import Candidate
     from autotune.core.device import DeviceFingerprint
+    from autotune.core.measurement import Measurement
     from autotune.model.portfolio import Portfolio
     from autotune.operations.problem import Problem
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredMeasurement:
-    """One trial of one study, as kept in the cache.
-
-    Attributes:
-        study: the study's name.
-        fingerprint: digest of the device's fingerprint.
-        operation: the operation's name.
-        problem: every field of the problem.
-        target: "cpu", "cuda", ...
-        candidate: what was tried.
-        measurement: what came of it.
-        created: when it was stored, in UTC.
-    """
-
-    study: str
-    fingerprint: str
-    operation: str
-    problem: Mapping[str, Any]
-    target: str
-    candidate: Candidate
-    measurement: Measurement
-    created: str
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredProblem:
-    """A problem on a device of which measurements are kept.
-
-    Attributes:
-        fingerprint: digest of the device's fingerprint.
-        problem: every field of the problem.
-        successes: how many configurations worked.
-    """
-
-    fingerprint: str
-    problem: Mapping[str, Any]
-    successes: int
 
 
 class TuningCache:
@@ -306,28 +266,9 @@ class TuningCache:
 
         What is there already is left as it is: a study's measurements may be given again.
         """
-        problem_key = strict_json.canonical(problem.key())
-        key = (study, fingerprint.digest, problem.operation, problem_key, target)
-        created = checks.utc_now()
-        values = [
-            (
-                *key,
-                candidate.family,
-                candidate.configuration.json,
-                measurement.outcome.value,
-                measurement.median_s,
-                *(measurement.interval_s or (None, None)),
-                measurement.repeats,
-                measurement.error,
-                measurement.reason,
-                json.dumps(measurement.details),
-                created,
-            )
-            for candidate, measurement in rows
-        ]
+        values = list(measured.rows(study, fingerprint, problem, target, rows))
         with schema.transaction(self.path, self._timeout_s) as connection:
-            named = (dict(zip(_NAMES, row, strict=True)) for row in values)
-            connection.executemany(_ADD_MEASUREMENT, named)
+            connection.executemany(measured.ADD, values)
 
     def measurements(
         self,
@@ -348,9 +289,9 @@ class TuningCache:
             problem=None if key is None else strict_json.canonical(key),
             target=target,
         )
-        query = f"SELECT {_COLUMNS} FROM measurements{where} ORDER BY number"
+        query = f"SELECT {measured.COLUMNS} FROM measurements{where} ORDER BY number"
         try:
-            return [_stored(row) for row in self._read(query, values)]
+            return [measured.stored(row) for row in self._read(query, values)]
         except (ValueError, TypeError, RecursionError) as error:
             raise CacheError(f"{self.path}: a measurement cannot be read: {error}") from error
 
@@ -429,24 +370,6 @@ class TuningCache:
         )
 
 
-_COLUMNS = (
-    "study, fingerprint, operation, problem, target, family, configuration, outcome, median_s, "
-    "interval_low_s, interval_high_s, repeats, error, reason, details, created"
-)
-
-_NAMES = _COLUMNS.split(", ")
-
-_ADD_MEASUREMENT = f"""
-    INSERT INTO measurements ({_COLUMNS})
-    SELECT {", ".join(f":{name}" for name in _NAMES)}
-    WHERE NOT EXISTS (
-        SELECT 1 FROM measurements INDEXED BY measurements_by_candidate
-        WHERE (study, family, configuration, fingerprint, operation, problem, target, outcome)
-            = (:study, :family, :configuration, :fingerprint, :operation, :problem, :target,
-               :outcome) AND median_s IS :median_s
-    )
-"""
-
 # A document that is not JSON names nothing.
 _DELETE_UNNAMED_BINARIES = """
     DELETE FROM binaries WHERE digest NOT IN (
@@ -479,31 +402,3 @@ def _record(document: str) -> TuningRecord:
 
 def _portfolio(document: str) -> Portfolio:
     return read_portfolio(strict_json.parse(document))
-
-
-def _stored(row: tuple[Any, ...]) -> StoredMeasurement:
-    study, fingerprint, operation, problem, target, family, configuration, *result = row
-    outcome, median_s, low_s, high_s, repeats, error, reason, details, created = result
-    return StoredMeasurement(
-        study,
-        fingerprint,
-        operation,
-        checks.mapping("problem", json.loads(problem)),
-        target,
-        Candidate(
-            family,
-            Configuration(
-                checks.checked(json.loads(configuration), checks.Scalars, "configuration")
-            ),
-        ),
-        Measurement(
-            Outcome(outcome),
-            None if median_s is None else checks.checked(median_s, checks.Positive, "median_s"),
-            None if low_s is None else checks.interval("interval_s", (low_s, high_s)),
-            repeats,
-            error,
-            reason,
-            dict(checks.mapping("details", json.loads(details))),
-        ),
-        created,
-    )

@@ -17,7 +17,7 @@ from autotune.core.pace import Pace
 from autotune.core.paths import CacheLocations, private_folder
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.effort import Effort
-from autotune.runtime.asking import check_place
+from autotune.runtime.loading import check_place
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
 from autotune.surveying.portfolios import survey_device
 from autotune.surveying.presets import (

@@ -15,7 +15,7 @@ from autotune.core.paths import CacheLocations
 from autotune.core.version import __version__
 from autotune.families.offers import refusal
 from autotune.families.program_cache import ProgramCache
-from autotune.runtime.asking import check_asked
+from autotune.runtime.loading import check_asked
 from autotune.search import Subject, open_study
 from autotune.serving.predicting import Predictor, predictor_of
 from autotune.serving.target import Target, Work
