@@ -41,6 +41,7 @@ class Heading:
     """
 
     parts: tuple[Table, ...]
+    template_folders: tuple[Path, ...]
     name: str
     operation: str
     target: str
@@ -108,6 +109,7 @@ def read_heading(
         sources.append(defined.result.text)
     return Heading(
         parts=parts,
+        template_folders=template_folders,
         name=top.name("family"),
         operation=defined.name,
         target=target,

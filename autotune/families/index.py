@@ -13,15 +13,14 @@ from autotune.core.errors import CacheError
 from autotune.core.facts import FILE, Facts, Stamp, stamps_of, unchanged
 from autotune.core.paths import check_trusted, private_folder
 from autotune.core.version import __version__
-from autotune.families.heading import is_foreign, read_heading
-from autotune.families.reading import read_family
+from autotune.families.heading import Heading, is_foreign, read_heading
+from autotune.families.reading import read_body
 from autotune.families.templating import Digested, remember
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.families.family import KernelFamily, Language
-    from autotune.families.heading import Heading
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +46,7 @@ class FamilyFile:
 
     @property
     def places(self) -> tuple[Path, tuple[Path, ...], tuple[Path, ...], Path | None]:
-        """The arguments of `read_family`."""
+        """The arguments of `read_heading`."""
         return self.path, self.templates, self.fragments, self.operation
 
     @property
@@ -115,7 +114,7 @@ class FamilyEntry:
 
 _FIELDS = tuple(each.name for each in fields(FamilyEntry))
 _ENTRIES: dict[FamilyFile, FamilyEntry] = session.keep("entries of families", {}, lasting=True)
-_FAMILIES: dict[FamilyFile, tuple[FamilyEntry, KernelFamily]] = session.keep(
+_FAMILIES: dict[FamilyFile, tuple[FamilyEntry, KernelFamily | Heading]] = session.keep(
     "families", {}, lasting=True
 )
 
@@ -134,9 +133,12 @@ class Indexed:
         if known is None or (known[0] is not self.entry and known[0] != self.entry):
             digested = Digested(self.entry.template_digest, self.entry.template_files)
             remember(self.entry.template, self.file.templates, digested)
-            family = read_family(*self.file.places, languages=self.languages)
-            known = _FAMILIES[self.file] = self.entry, family
-        return known[1]
+            known = self.entry, read_heading(*self.file.places, languages=self.languages)
+        family = known[1]
+        if isinstance(family, Heading):
+            family = read_body(family)
+            _FAMILIES[self.file] = self.entry, family
+        return family
 
 
 class Families(Mapping[str, "KernelFamily"]):
@@ -196,12 +198,10 @@ def index(
         if entry is None or not entry.holds:
             if not strict and is_foreign(file.path, languages):
                 continue
-            if file.shipped:
-                entry = FamilyEntry.of(read_heading(*file.places, languages=languages))
-            else:
-                family = read_family(*file.places, languages=languages)
-                entry = FamilyEntry.of(family)
-                _FAMILIES[file] = entry, family
+            head = read_heading(*file.places, languages=languages)
+            family = head if file.shipped else read_body(head)
+            entry = FamilyEntry.of(family)
+            _FAMILIES[file] = entry, family
             fresh[file.key] = entry.text
         known[file] = _ENTRIES[file] = entry
     if facts is not None and fresh:

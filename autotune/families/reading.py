@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from autotune.core.configuration import Value
     from autotune.families.family import Language
+    from autotune.families.heading import Heading
     from autotune.operations.operation import Operation
 
 _DEFAULT_LAYOUTS = ("nn",)
@@ -47,6 +48,15 @@ def read_family(
     head = read_heading(
         path, template_folders, fragment_folders, operation_file, languages=languages
     )
+    return read_body(head)
+
+
+def read_body(head: Heading) -> KernelFamily:
+    """Read the rest of a family whose heading was read.
+
+    Raises:
+        FamilyError: as `read_heading`.
+    """
     top, language, defined = head.parts[0], head.language, head.defined
     tuned = read_tuned(head.parts, defined, head.target, language)
     local, restrictions = None, tuned.restrictions
@@ -68,8 +78,8 @@ def read_family(
         derived=tuned.derived,
         restrictions=restrictions,
         launch=tuned.launch,
-        path=path,
-        template_folders=template_folders,
+        path=top.path,
+        template_folders=head.template_folders,
         template_digest=head.template_digest,
         digest=head.digest,
         files=head.files,
