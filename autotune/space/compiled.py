@@ -276,7 +276,7 @@ _GIVE_UP = ast.Expr(_call("undecided"))
 """The statement that gives up."""
 
 _NEVER = _Term(_call("undecided"), None)
-"""What has no value."""
+"""The term of an expression that has no value."""
 
 
 def _undecided() -> NoReturn:
