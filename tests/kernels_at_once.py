@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+from textbook_family import tune_textbook
+
 from autotune import Gemm, load
+from autotune.core.session import forget
 from autotune.runtime import choosing, multiplying
 from autotune.runtime.contest import Contest
 
 if TYPE_CHECKING:
-    import pytest
+    from collections.abc import Iterator
+    from pathlib import Path
 
 
 def kernels_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -22,3 +27,18 @@ def _won(problem: Gemm, target: str, library: str, *, timed: bool = True) -> Con
     if not timed:
         return choosing.new_contest(problem, target, library, timed=False)
     return Contest.won_by(problem, target, load(problem, target, match="nearest"))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One for a module: what was compiled for one test serves the others."""
+    cache, families = (tmp_path_factory.mktemp(name) for name in ("cache", "families"))
+    tune_textbook(families, cache)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_CACHE", str(cache))
+        patch.setenv("AUTOTUNE_FAMILIES", str(families))
+        patch.setenv("AUTOTUNE_BACKGROUND", "0")
+        kernels_at_once(patch)
+        forget()
+        yield cache
+        forget()

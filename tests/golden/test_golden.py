@@ -127,7 +127,6 @@ CASES: Mapping[str, Case] = {
     "mma_float16.cu": cuda("mma", "float16"),
     "mma_tf32.cu": cuda("mma_tf32", fragments=1),
     "naive_float32.cu": cuda("naive"),
-    "naive_bfloat16_to_float32.cu": cuda("naive", "bfloat16", "float32"),
     "outer_float32.cu": cuda("outer"),
     "pipelined.cu": cuda("pipelined"),
     "skinny_float32.cu": cuda("skinny"),

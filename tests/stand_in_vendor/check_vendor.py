@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 def main(cache: Path) -> None:
     problem = Gemm(33, 20, 41)
     options = {"cache": cache, "extra_families": [HERE / "families"], "target": "stand-in"}
-    result = tune(problem, trials=2, effort=Effort(budget_s=0.02, finals_s=0.05), **options)
+    result = tune(problem, trials=1, effort=Effort(budget_s=0.02, finals_s=0.05), **options)
     assert result.best.candidate.family == "simple"
     assert result.best.fingerprint.name == "Stand-in 942"
     assert result.best.binary is not None

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernels_at_once import kernels_at_once
+from kernels_at_once import own_cache  # noqa: F401 - a fixture
 from matmul_cases import (
     NO_NUMBERS,
     NOT_REAL,
@@ -24,35 +24,18 @@ from matmul_cases import (
     spread,
     values,
 )
-from textbook_family import tune_textbook
 
 from autotune import matmul
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.core.session import forget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    pass
 
 # What OpenBLAS computes beside a short vector, and throws away, NumPy warns of now and then.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value encountered in matmul")
 
 KERNELS = ("float32", "float64")
 OTHERS = ("float16", "int32", "uint8", "int64", "bool", "complex64", "longdouble", ">f4", ">f8")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for the module: what was compiled for one test serves the others."""
-    cache, families = (tmp_path_factory.mktemp(name) for name in ("cache", "families"))
-    tune_textbook(families, cache)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AUTOTUNE_CACHE", str(cache))
-        patch.setenv("AUTOTUNE_FAMILIES", str(families))
-        patch.setenv("AUTOTUNE_BACKGROUND", "0")
-        kernels_at_once(patch)
-        forget()
-        yield cache
-        forget()
 
 
 def same(got: Any, wanted: Any) -> None:

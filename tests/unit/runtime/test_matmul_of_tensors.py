@@ -7,38 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from kernels_at_once import kernels_at_once
+from kernels_at_once import own_cache  # noqa: F401 - a fixture
 from matmul_cases import NO_NUMBERS, NOT_REAL, TOO_LARGE, draw, spread, values
-from textbook_family import tune_textbook
 
 from autotune import matmul
 from autotune.arrays.torch import torch_is_exact
 from autotune.core.errors import OperandError, OperandTypeError
-from autotune.core.session import forget
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    pass
 
 torch: Any = pytest.importorskip("torch")
 
 VIEWS = ("rows", "columns", "apart", "steps", "turned", "repeated")
 DTYPES = ("float32", "float64", "float16", "bfloat16", "int32", "complex64")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """One for the module: what was compiled for one test serves the others."""
-    cache, families = (tmp_path_factory.mktemp(name) for name in ("cache", "families"))
-    tune_textbook(families, cache)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("AUTOTUNE_CACHE", str(cache))
-        patch.setenv("AUTOTUNE_FAMILIES", str(families))
-        patch.setenv("AUTOTUNE_BACKGROUND", "0")
-        kernels_at_once(patch)
-        forget()
-        yield cache
-        forget()
 
 
 def tensor(source: random.Random, shape: tuple[int, ...], dtype: str, view: str) -> Any:
