@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Product as Product
     from autotune.own import OwnKernel as OwnKernel
     from autotune.own import kernel as kernel
-    from autotune.research.sweeper import SweepResult as SweepResult
-    from autotune.research.sweeper import sweep as sweep
+    from autotune.research.sweeps import SweepResult as SweepResult
+    from autotune.research.sweeps import sweep as sweep
     from autotune.runtime.loading import load as load
     from autotune.runtime.multiplying import matmul as matmul
     from autotune.search import Searcher as Searcher
@@ -65,7 +65,7 @@ _HOME = {
     "SearchSpace": "space",
     "Searcher": "search",
     "SpaceUnion": "space",
-    "SweepResult": "research.sweeper",
+    "SweepResult": "research.sweeps",
     "TuneResult": "tuning.tuner",
     "TuningCache": "store",
     "TuningRecord": "store",
@@ -73,7 +73,7 @@ _HOME = {
     "kernel": "own",
     "load": "runtime",
     "matmul": "runtime",
-    "sweep": "research.sweeper",
+    "sweep": "research.sweeps",
     "tune": "tuning.tuner",
 }
 

@@ -28,16 +28,10 @@ from autotune.core.configuration import Configuration
 from autotune.core.paths import CacheLocations
 from autotune.core.statistics import median, median_interval
 from autotune.distributed.hybrid.baseline import CublasXt, OneGpu
-from autotune.distributed.hybrid.identity import read_gpus
 from autotune.distributed.hybrid.kernel import choose_local
-from autotune.distributed.hybrid.machine import (
-    HybridProgram,
-    Plan,
-    machine_with,
-    make_plan,
-)
-from autotune.distributed.machine.interface import LocalKernel
-from autotune.distributed.machine.machine import GpuMachine
+from autotune.distributed.hybrid.machine import HybridProgram, Plan, machine_with, make_plan
+from autotune.distributed.hybrid.target import read_gpus
+from autotune.distributed.machine import GpuMachine, LocalKernel
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix

@@ -23,9 +23,9 @@ from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.grid import ProcessGrid
-from autotune.distributed.mpi.cost_model import Machine, distributed_cost
 from autotune.distributed.mpi.evaluator import MpiEvaluator
-from autotune.distributed.mpi.local import choose_local
+from autotune.distributed.mpi.forecast import Machine, distributed_cost
+from autotune.distributed.mpi.loading import choose_local
 from autotune.distributed.mpi.messages import MeasureNetwork, Network
 from autotune.distributed.mpi.ranks.world import World
 from autotune.distributed.mpi.target import MpiTarget

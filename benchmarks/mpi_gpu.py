@@ -26,7 +26,7 @@ from autotune.core.configuration import Configuration
 from autotune.core.statistics import median, median_interval
 from autotune.distributed.grid import factorisations
 from autotune.distributed.mpi.gpu.rank import GpuRank
-from autotune.distributed.mpi.load import tuned_product
+from autotune.distributed.mpi.kernel import tuned_product
 from autotune.distributed.mpi.ranks.ranks import describe
 from autotune.families.rendering import render
 from autotune.gpu.matrix import DeviceMatrix

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from autotune.core.configuration import Value
 from autotune.distributed.grid import BlockPartition, ProcessGrid
-from autotune.distributed.mpi.cost_model import Cost, doublings
+from autotune.distributed.mpi.forecast import Cost, doublings
 
 
 def grid_of(configuration: Mapping[str, Value]) -> ProcessGrid:

@@ -33,10 +33,10 @@ from autotune.core.paths import CacheLocations
 from autotune.core.statistics import median, median_interval
 from autotune.cpu.kernel import CpuKernel
 from autotune.cpu.target import CpuTarget
-from autotune.distributed.mpi.local import choose_local
-from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
-from autotune.distributed.mpi.ranks.attached import under_mpiexec
-from autotune.distributed.mpi.ranks.timing import timed_together
+from autotune.distributed.mpi.loading import choose_local
+from autotune.distributed.mpi.processes import find_mpiexec, launch_command
+from autotune.distributed.mpi.ranks.rig import timed_together
+from autotune.distributed.mpi.ranks.world import under_mpiexec
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache

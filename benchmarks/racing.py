@@ -23,7 +23,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import Measurement
 from autotune.cpu.target import CpuTarget
 from autotune.measuring.evaluator import Evaluator
-from autotune.research.sweeper import shuffled_rows
+from autotune.research.sweeps import shuffled_rows
 from autotune.tuning.context import TuningContext
 from autotune.tuning.deciding import finalists
 from autotune.tuning.settings import Run

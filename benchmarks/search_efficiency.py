@@ -27,8 +27,8 @@ from environment import checksum, commit, describe, describe_files
 from search_peers import contestant_worker, peers
 
 from autotune.core.errors import InputError
-from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
+from autotune.measuring.sharing import WorkerPool
 from autotune.research import RecordedSpace, Summary, read_recorded, summarise
 from autotune.research.replay import ONE_THREAD
 

@@ -20,8 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from autotune.cli.options import check_text
-from autotune.cli.parser import Parser, is_common, normalized
+from autotune.cli.parser import Parser, check_text, is_common, normalized
 from autotune.cli.terminal import Style, drawn, plain, put, standard_streams, styled
 from autotune.core.errors import AutotuneError
 from autotune.core.interrupt import CommandSignals
@@ -30,24 +29,25 @@ from autotune.core.suggestions import must_be
 from autotune.core.version import __version__
 
 if TYPE_CHECKING:
-    from autotune.cli.options import CommandResult
+    from autotune.cli.parser import CommandResult
 
-_COMMANDS: Mapping[str, str] = {
-    "tune": "search the families' spaces for the fastest kernel and store it",
-    "bench": "measure tuned kernels beside the vendor library",
-    "space": "count configurations and show what prunes them",
-    "emit": "print the source that a configuration generates",
-    "export": "write a record's kernel to a folder, for programs without this package",
-    "device": "show the device's fingerprint, limits, toolchain and state",
-    "families": "list the kernel families and their parameters",
-    "cache": "list, show, export, import, verify and prune tuning records",
-    "sweep": "measure every valid configuration, to study the space",
-    "replay": "compare samplers on recorded spaces",
-    "report": "write a page about studies and sweeps",
-    "doctor": "look at this machine, and say how to mend what is wrong",
-    "completion": "print the completion script for bash, zsh or fish",
+_COMMANDS: Mapping[str, tuple[str, str]] = {
+    "tune": ("tune", "search the families' spaces for the fastest kernel and store it"),
+    "bench": ("bench", "measure tuned kernels beside the vendor library"),
+    "space": ("spaces", "count configurations and show what prunes them"),
+    "emit": ("emit", "print the source that a configuration generates"),
+    "export": ("files", "write a record's kernel to a folder, for programs without this package"),
+    "device": ("machine", "show the device's fingerprint, limits, toolchain and state"),
+    "families": ("spaces", "list the kernel families and their parameters"),
+    "cache": ("cache", "list, show, export, import, verify and prune tuning records"),
+    "sweep": ("research", "measure every valid configuration, to study the space"),
+    "replay": ("research", "compare samplers on recorded spaces"),
+    "report": ("files", "write a page about studies and sweeps"),
+    "doctor": ("machine", "look at this machine, and say how to mend what is wrong"),
+    "completion": ("completion", "print the completion script for bash, zsh or fish"),
 }
-"""The commands and what they do, each in its own module: none is imported for another's sake."""
+"""The module of each command, whose `add_NAME` adds it, and what it does: only the module of the
+command given is imported."""
 
 _DESCRIPTION = "Generates, prunes, searches, verifies and caches GEMM kernels."
 
@@ -72,7 +72,7 @@ lists all commands, and autotune COMMAND --help the options of one."""
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if "_ARGCOMPLETE" in os.environ:  # a shell asks
-        from autotune.cli.completion_command import command_of, complete
+        from autotune.cli.completion import command_of, complete
 
         complete(_parser(command_of(os.environ.get("COMP_LINE", ""))))
     with standard_streams():
@@ -171,9 +171,10 @@ def _parser(command: str) -> Parser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, parser_class=Parser
     )
-    for name, summary in _COMMANDS.items():
+    for name, (module, summary) in _COMMANDS.items():
         if name == command:
-            importlib.import_module(f"autotune.cli.{name}_command").add_parser(commands)
+            found = importlib.import_module(f"autotune.cli.{module}")
+            getattr(found, f"add_{name}")(commands)
         else:
             commands.add_parser(name, help=summary)
     return parser

@@ -24,9 +24,8 @@ from autotune.measuring.backend import (
 )
 from autotune.measuring.evaluator import Effort, Evaluator, Stage
 from autotune.measuring.messages import Reply
-from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
-from autotune.measuring.sharing import SharedWorker
+from autotune.measuring.sharing import SharedWorker, WorkerPool
 from autotune.operations.cases import small_case, special_cases
 from autotune.operations.problem import MatrixOperation
 

@@ -22,7 +22,6 @@ from autotune.cpu.identity import read_cpu
 from autotune.cpu.kernel import CpuKernel, CpuProgram
 from autotune.cpu.numba_start import import_numba
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling
 from autotune.measuring.rig import (
     FORMULA_PRODUCTS,
     HOST_PRODUCTS,
@@ -33,6 +32,7 @@ from autotune.measuring.rig import (
     affordable,
 )
 from autotune.measuring.sharing import Subjects
+from autotune.measuring.timing import UNKNOWN, Ceiling, cpu_ceiling
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
 from autotune.operations.poke import Poke
@@ -102,7 +102,7 @@ def measurement_worker(
 
     def measuring(problem: Problem) -> Trials:
         ceiling = cpu_ceiling(threads, bits, problem.itemsize)
-        rig = CpuRig(problem, programs, effort.interval, threads, seed, ceiling)
+        rig = CpuRig(problem, programs, threads, seed, ceiling)
         return Trials(rig, effort, [energy] if energy else [])
 
     return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
@@ -123,14 +123,12 @@ class CpuRig:
         self,
         problem: Problem,
         programs: ProgramCache,
-        interval: float,
         threads: int,
         seed: int,
         ceiling: Ceiling = UNKNOWN,
     ) -> None:
         self.problem = problem
         self.ceiling = ceiling
-        self.interval = interval
         self._pause_s = SETTLE_S if threads > 1 else 0.0
         self._programs = programs
         self._threads = threads
@@ -174,7 +172,7 @@ class CpuRig:
     def bench(self, check: Check, call: Callable[[], object]) -> ClockedBench:
         """A call that is timed, once the threads of others have settled."""
         poke = Poke(check.case, check.problem, check, call, self._rng)
-        return ClockedBench(check, call, self.interval, self._pause_s, poke)
+        return ClockedBench(check, call, self._pause_s, poke)
 
     def redraw(self, seed: int) -> None:
         """Draw all operands afresh, unless they are of this seed already."""

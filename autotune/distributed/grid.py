@@ -1,12 +1,16 @@
-"""Process grids, and how the blocks of a matrix product are divided among their ranks."""
+"""Process grids, the blocks that they divide a matrix product into, and checks of arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
-from autotune.core.errors import InputError
+from autotune.core.device import Device
+from autotune.core.errors import InputError, OperandError
+
+if TYPE_CHECKING:
+    from autotune.operations.problem import Problem
 
 Span: TypeAlias = tuple[int, int]
 """First index, and one past the last; equal for a span with nothing in it."""
@@ -203,3 +207,33 @@ def factorisations(ranks: int, *, layers: bool = True) -> Iterator[ProcessGrid]:
 def _divisors(number: int) -> list[int]:
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
     return small + [number // d for d in reversed(small) if d * d != number]
+
+
+def check_layout(problem: Problem | None, target: str) -> None:
+    """Refuse a problem that is no gemm, or whose operands are transposed."""
+    from autotune.operations.problem import only_gemm  # late: listing targets needs no NumPy
+
+    if problem is not None and only_gemm(problem, f"target {target}").layout != "nn":
+        raise InputError(
+            f"layout must be nn on target {target}, got {problem.label}: transpose the operands"
+        )
+
+
+def check_beta(beta: float, out: object) -> None:
+    """Refuse a beta without an output that it scales."""
+    if out is None and beta != 0:
+        raise OperandError(f"beta = {beta} scales what out holds: pass out=, or use beta = 0")
+
+
+def described_gpu(name: int | str, which: str) -> Device:
+    """The GPU of that name, which need not be here.
+
+    Args:
+        name: as for target cuda.
+        which: "target mpi uses ..", for who gives a number.
+    """
+    from autotune.gpu.nvidia.target import CudaTarget
+
+    if str(name).strip().isdecimal():
+        raise InputError(f"{which}, got device {name}: choose them with CUDA_VISIBLE_DEVICES")
+    return CudaTarget().device(None, name)

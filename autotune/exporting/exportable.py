@@ -1,8 +1,15 @@
-"""A kernel to be exported, and the folder of files that comes of it."""
+"""A kernel to be exported, its calls and their results, and the folder of files that comes of it.
+
+Operands of checks need no file: they are drawn by a hash of an element's place, which programs in
+all languages compute alike. Of the output some elements are kept, each with its tolerance.
+"""
 
 from __future__ import annotations
 
+import ast
+import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -10,23 +17,255 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
-from autotune.exporting.calls import ExportedCall, checked_scalars, expected
 from autotune.operations.accuracy import Tolerance
-from autotune.operations.problem import multiplies
+from autotune.operations.formula import Formula
+from autotune.operations.parts import Argument, Kind, operand_arguments
+from autotune.operations.problem import Gemm, multiplies
+from autotune.operations.references import FullReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from autotune.core.configuration import Configuration
     from autotune.core.device import Device
+    from autotune.core.dtypes import Dtype
     from autotune.families.family import KernelFamily
     from autotune.families.gpu.launch import Binary
     from autotune.families.rendering import Source
+    from autotune.operations.operation import Operation
+    from autotune.operations.parts import Array
     from autotune.operations.problem import Problem
+    from autotune.operations.references import Matrix
     from autotune.store import TuningRecord
+
+ROW = np.dtype([("place", "<i8"), ("expected", "<f8"), ("allowed", "<f8")])
+"""One element of the output: its place, counted row by row, its value and its tolerance."""
+
+MOST = 4096
+"""Elements that are kept."""
+
+_SCALARS = (1.5, -0.5, 0.75, 2.0)
+
+_TAKEN = frozenset(
+    {
+        *("ARGUMENTS", "EOF", "FLOPS", "NULL", "OPERANDS", "RUNTIME", "STEPS"),
+        *("STATIC_SHARED_BYTES", "WORKSPACE_BYTES", "ZEROED_BYTES"),
+    }
+)
+"""Constants that exported programs have anyway."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A size or a stride of the record's problem.
+
+    Attributes:
+        argument: its name in kernels: "m", "lda".
+        name: of the constant in programs: "M", "LDA".
+        value: in elements.
+        kind: size or stride.
+        operands: of a size, the operands that it is a dimension of.
+    """
+
+    argument: str
+    name: str
+    value: int
+    kind: Kind
+    operands: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, argument: Argument, value: int, operands: tuple[str, ...] = ()) -> Constant:
+        """The constant of an argument."""
+        name = argument.name.upper()
+        name += "_" if name in _TAKEN else ""
+        return cls(argument.name, name, value, argument.kind, operands)
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedOperand:
+    """An operand in programs.
+
+    Attributes:
+        name: in the operation.
+        argument: in programs.
+        dimensions: as stored, in words: ("M", "N").
+        shape: elements along each dimension, as stored.
+        dtype: of its elements.
+        written: true of the output.
+        packed: true where its rows must follow each other.
+        strides: arguments of kernels.
+    """
+
+    name: str
+    argument: str
+    dimensions: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: Dtype
+    written: bool
+    packed: bool
+    strides: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedCall:
+    """A kernel's call in programs.
+
+    Attributes:
+        statement: the computation in one line: "C = alpha * A @ B + beta * C".
+        sizes: in the operation's order.
+        operands: in the operation's order; one of them is written.
+        scalars: names and defaults, in the operation's order.
+        arguments: of the kernel, in order, without the workspace and what follows it.
+        reads: when the output is read, a condition on scalars in Python: "beta != 0", "True";
+            empty where it never is.
+    """
+
+    statement: str
+    sizes: tuple[Constant, ...]
+    operands: tuple[ExportedOperand, ...]
+    scalars: tuple[tuple[str, float], ...]
+    arguments: tuple[Argument, ...]
+    reads: str
+
+    @classmethod
+    def of(cls, problem: Problem) -> ExportedCall:
+        """The call of a problem's kernels."""
+        defined, result = problem.defined, problem.defined.result
+        formula = ast.unparse(result.tree) if isinstance(result, Formula) else result.head
+        shaped = {
+            size: tuple(operand.name for operand in defined.operands if size in operand.shape)
+            for size in defined.sizes
+        }
+        return cls(
+            statement=f"{defined.output.name} = {formula}",
+            sizes=tuple(
+                Constant.of(Argument(name.lower(), Kind.SIZE), value, shaped[name])
+                for name, value in zip(defined.sizes, problem.shape, strict=True)
+            ),
+            operands=_operands(problem),
+            scalars=defined.scalars,
+            arguments=defined.arguments,
+            reads=_reads(defined),
+        )
+
+    @property
+    def strides(self) -> tuple[Constant, ...]:
+        """Of all operands, in their order."""
+        return tuple(stride for operand in self.operands for stride in operand.strides)
+
+    @property
+    def inputs(self) -> tuple[ExportedOperand, ...]:
+        """The operands that are not written."""
+        return tuple(operand for operand in self.operands if not operand.written)
+
+    @property
+    def output(self) -> ExportedOperand:
+        """The operand that is written."""
+        return next(operand for operand in self.operands if operand.written)
+
+    def constant(self, argument: str) -> Constant:
+        """The size or the stride that an argument is."""
+        return {one.argument: one for one in (*self.sizes, *self.strides)}[argument]
+
+
+def _operands(problem: Problem) -> tuple[ExportedOperand, ...]:
+    defined = problem.defined
+    layouts = dict(zip("AB", problem.layout, strict=True)) if isinstance(problem, Gemm) else {}
+    taken = {argument.name for argument in defined.arguments}
+    found = []
+    for operand, stored in zip(defined.operands, problem.operands, strict=True):
+        address, *strides = operand_arguments(
+            operand.name, len(operand.shape), written=operand.written
+        )
+        # Elements from one to the next, of matrices and of rows that follow each other.
+        steps = [math.prod(stored.shape[place + 1 :]) for place in range(len(strides))]
+        transposed = layouts.get(operand.name) == "t"
+        found.append(
+            ExportedOperand(
+                name=operand.name,
+                argument=address.name,
+                dimensions=operand.shape[::-1] if transposed else operand.shape,
+                shape=stored.shape,
+                dtype=DTYPES[stored.dtype],
+                written=operand.written,
+                packed=stored.packed,
+                strides=tuple(
+                    Constant.of(stride, step)
+                    for stride, step in zip(strides, steps, strict=True)
+                    if stride.name in taken
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _reads(defined: Operation) -> str:
+    scalars = [name for name, _ in defined.scalars]
+    places = [
+        " and ".join(f"{name} != 0" for name in scalars if name in factors) or "True"
+        for factors in defined.result.factors_of(defined.output.name)
+    ]
+    return "True" if "True" in places else " or ".join(dict.fromkeys(places))
+
+
+def checked_scalars(operation: Operation) -> dict[str, float]:
+    """Values of an operation's scalars that checks of exported kernels call it with."""
+    names = (name for name, _ in operation.scalars)
+    return {name: _SCALARS[number % len(_SCALARS)] for number, name in enumerate(names)}
+
+
+def drawn(number: int, array: Array) -> Matrix:
+    """The elements of an operand, in [-1, 1): murmur3's finalizer of their places.
+
+    Args:
+        number: of the operand, from 0 on: another one has other elements.
+        array: its shape and type.
+    """
+    x = np.arange(math.prod(array.shape)).astype(np.uint32)
+    x += np.uint32(number * 0x9E3779B9 & 0xFFFFFFFF)
+    x ^= x >> 16
+    x *= np.uint32(0x85EBCA6B)
+    x ^= x >> 13
+    x *= np.uint32(0xC2B2AE35)
+    x ^= x >> 16
+    values = (x >> 8) / 2.0**23 - 1
+    return values.astype(DTYPES[array.dtype].numpy).reshape(array.shape)
+
+
+def expected(problem: Problem, accuracy: str) -> bytes:
+    """Elements of the operation's result for operands that are `drawn`, as `ROW`s.
+
+    Args:
+        problem: what is computed.
+        accuracy: the accuracy class that the kernel promises.
+
+    Raises:
+        ExpressionError: a reference in Python fails.
+        InputError: no tolerance is known for the class.
+    """
+    operands = {array.name: drawn(number, array) for number, array in enumerate(problem.operands)}
+    values = {**problem.named(operands), **checked_scalars(problem.defined)}
+    reference = FullReference.of_formula(problem.defined.result, values)
+    tolerance = Tolerance.of(accuracy, problem.dtype, problem.shape, problem.out_dtype)
+    allowed = tolerance.allowed(reference.scale, reference.largest, reference.expected)
+    count = reference.expected.size
+    places = np.arange(count)
+    if count > MOST:  # one in each of many equal parts, and the last one
+        random = np.random.default_rng(count)
+        bounds = [count * part // (MOST - 1) for part in range(MOST)]
+        parts = itertools.pairwise(bounds)
+        places = np.unique([*(int(random.integers(*part)) for part in parts), count - 1])
+    rows = np.empty(len(places), ROW)
+    rows["place"] = places
+    rows["expected"] = reference.expected.reshape(-1)[places]
+    rows["allowed"] = np.broadcast_to(allowed, reference.expected.shape).reshape(-1)[places]
+    return rows.tobytes()
+
 
 FORMATS = ("cpp", "python")
 """Languages of the programs: C++ (of CPU kernels, C too), or Python."""

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from autotune.families.gpu.launch import Binary
     from autotune.measuring.effort import Baseline, Report
     from autotune.measuring.messages import Program, Request, Vendor
-    from autotune.measuring.pool import WorkerPool
     from autotune.measuring.processes import Failure
-    from autotune.measuring.sharing import SharedWorker
+    from autotune.measuring.sharing import SharedWorker, WorkerPool
     from autotune.operations.problem import Problem
 
 RENEW_ANSWERS = 512

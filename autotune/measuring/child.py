@@ -21,9 +21,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from autotune.measuring.channel import Channel
+from autotune.measuring.channel import Channel, encode
 from autotune.measuring.processes import Failure, FailureKind, Handler
-from autotune.measuring.replies import encode
 
 SETTLE_S = 1.0
 """Seconds that new threads may go on computing: those of a library spin before they sleep."""

@@ -32,9 +32,8 @@ from autotune.measuring.messages import (
     Visit,
     answers,
 )
-from autotune.measuring.noise import scatter
 from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind
-from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds
+from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds, scatter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

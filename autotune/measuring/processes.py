@@ -5,7 +5,7 @@ the environment, `sys.path` and one socket, and the parent's ``__main__`` is nev
 that scripts without a guard, notebooks and ``python -`` work alike.
 
 Requests are pickled: they travel from a parent to its own child. Replies are data of a declared
-form (`autotune.measuring.replies`), since what a kernel does to its process must not reach the
+form (`autotune.measuring.channel`), since what a kernel does to its process must not reach the
 parent: nothing that comes back is run or believed without its type.
 """
 
@@ -31,8 +31,7 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, WorkerError
 from autotune.core.interpreter import python
 from autotune.core.measurement import Measurement, Outcome
-from autotune.measuring.channel import Channel
-from autotune.measuring.replies import ReplyError, decode
+from autotune.measuring.channel import Channel, ReplyError, decode
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -256,7 +255,7 @@ class Options(TypedDict, total=False):
         environment: variables to set for the child on top of the inherited ones.
         watched: whether a request fails that changes the child's process
             (`autotune.measuring.child`), which is then replaced.
-        replies: the type of what the handler returns; see `autotune.measuring.replies.decode`.
+        replies: the type of what the handler returns; see `autotune.measuring.channel.decode`.
         renewed: whether the child is replaced once it has grown: it keeps nothing from one request
             to the next, but compilers keep of every source.
     """

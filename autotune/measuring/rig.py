@@ -24,7 +24,7 @@ hybrid
     compared after every call that is judged.
 hybrid, mpi
     Changes of single elements between timed calls (`autotune.operations.poke`), and a bound that
-    no time may be below (`autotune.measuring.plausibility`): several processes or devices work.
+    no time may be below (`autotune.measuring.timing`): several processes or devices work.
 mpi
     Padded rows, since ranks take whole operands without, and cases of more than `RANK_PRODUCTS`
     multiplications: every rank makes a plan, with communicators of its own, for every case.
@@ -49,7 +49,7 @@ from autotune.operations.verification import Verdict
 if TYPE_CHECKING:
     from autotune.core.measurement import Series
     from autotune.measuring.messages import Evaluated, Program, Vendor
-    from autotune.measuring.plausibility import Ceiling
+    from autotune.measuring.timing import Ceiling, Stop
     from autotune.operations.poke import Poke
     from autotune.operations.problem import Problem
 
@@ -133,23 +133,16 @@ class Bench(Placed, Protocol):
         """One more run of one or more calls, C as the one before left it: seconds of a call."""
         ...
 
-    def series(
-        self,
-        expected_s: float,
-        budget_s: float,
-        *,
-        deadline_s: float,
-        enough: Callable[[float], bool],
-    ) -> Series:
-        """Time calls until the median is known; see `autotune.measuring.timing.time_calls`."""
+    def series(self, expected_s: float, stop: Stop) -> Series:
+        """Time calls, of about so many seconds, until the median is known."""
         ...
 
     def judge_last(self, accuracy: str) -> Verdict:
         """Judge memory, and what the last of many calls left."""
         ...
 
-    def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:
-        """Further details of calls that were just timed."""
+    def observe(self, series: Series, stop: Stop) -> dict[str, float | int | str]:
+        """Further details of calls that were just timed, until they stopped so."""
         ...
 
 
@@ -315,7 +308,6 @@ class ClockedBench:
     Args:
         operands: the case's.
         call: the call.
-        interval: relative width of the confidence interval at which a median is known.
         pause_s: how long what others did before is left to end.
         poke: changes single elements of the operands between timed calls.
     """
@@ -324,13 +316,11 @@ class ClockedBench:
         self,
         operands: Operands,
         call: Callable[[], object],
-        interval: float,
         pause_s: float = 0.0,
         poke: Poke | None = None,
     ) -> None:
         self._operands = operands
         self._call = call
-        self._interval = interval
         self._pause_s = pause_s
         self._poke = poke
 
@@ -358,24 +348,9 @@ class ClockedBench:
         """Seconds of one more call."""
         return timed(self._call)
 
-    def series(
-        self,
-        expected_s: float,
-        budget_s: float,
-        *,
-        deadline_s: float,
-        enough: Callable[[float], bool],
-    ) -> Series:
+    def series(self, expected_s: float, stop: Stop) -> Series:
         """Time calls; see `time_calls`."""
-        return time_calls(
-            self._call,
-            expected_s=expected_s,
-            budget_s=budget_s,
-            interval=self._interval,
-            deadline_s=deadline_s,
-            enough=enough,
-            poke=self._poke,
-        )
+        return time_calls(self._call, expected_s, stop, poke=self._poke)
 
     def judge(self, accuracy: str) -> Verdict:
         """Judge memory and result."""
@@ -387,6 +362,6 @@ class ClockedBench:
             return Verdict(math.inf, self._poke.flaw)
         return self._operands.judge_again(accuracy)
 
-    def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:
+    def observe(self, series: Series, stop: Stop) -> dict[str, float | int | str]:
         """Nothing beside the time."""
         return {}

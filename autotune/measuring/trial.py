@@ -25,10 +25,10 @@ from autotune.measuring.messages import (
     Vendor,
     Visit,
 )
-from autotune.measuring.timing import never
+from autotune.measuring.timing import Stop
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from autotune.measuring.effort import Effort
     from autotune.measuring.rig import Bench, Loaded, Observer, Rig
@@ -214,14 +214,11 @@ class Trials:
         times = self._first_runs(bench, first_s, race)
         if race.lost(times):
             return _abandoned(times, standing, race.reason(times))
-        series = self._series(
-            bench,
-            bench.again() if first_s < BRIEF_S else first_s,
-            budget_s,
-            max(0.0, deadline - self._rig.now() - first_s),
-            race.behind,
-        )
-        details = {**bench.observe(series, budget_s), **series.observed}
+        expected_s = bench.again() if first_s < BRIEF_S else first_s
+        left_s = max(0.0, deadline - self._rig.now() - first_s)
+        stop = Stop(budget_s, self._effort.interval, left_s, race.behind)
+        series = self._series(bench, expected_s, stop)
+        details = {**bench.observe(series, stop), **series.observed}
         if wrong := standing.fault(bench.judge_last(standing.accuracy), _REPEATED):
             return wrong
         # First as in the finals: whoever prepares the output gives the change away.
@@ -245,18 +242,11 @@ class Trials:
             )
         )
 
-    def _series(
-        self,
-        bench: Bench,
-        expected_s: float,
-        budget_s: float,
-        deadline_s: float,
-        enough: Callable[[float], bool],
-    ) -> Series:
+    def _series(self, bench: Bench, expected_s: float, stop: Stop) -> Series:
         """Time calls with all observers watching."""
         for observer in self._observers:
             observer.start()
-        series = bench.series(expected_s, budget_s, deadline_s=deadline_s, enough=enough)
+        series = bench.series(expected_s, stop)
         for observer in self._observers:
             observer.stop()
         observed: dict[str, float] = {}
@@ -293,7 +283,8 @@ class Trials:
             if first_s >= max(BRIEF_S, request.budget_s) and not self._observers:
                 series = Series(first_s, (first_s, first_s), 1)
             else:
-                series = self._series(bench, first_s, request.budget_s, request.budget_s, never)
+                stop = Stop(request.budget_s, self._effort.interval, request.budget_s)
+                series = self._series(bench, first_s, stop)
             if not isinstance(program, Vendor):
                 standing = _Standing(request.accuracy)
                 if wrong := standing.fault(bench.judge_last(request.accuracy), _IN_TURN):

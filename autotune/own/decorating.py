@@ -13,18 +13,22 @@ from autotune.core import arguments
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.families.headers import with_headers
-from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
-from autotune.own.definition import Definition
+from autotune.own.definition import Definition, raw
 from autotune.own.description import Description, Shape, Values
 from autotune.own.function_text import FunctionText, function_text
-from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
 from autotune.own.taking import KERNEL_MODULES, read_now
-from autotune.own.verbatim import raw
+from autotune.own.templates import (
+    CudaText,
+    check_arguments,
+    cuda_template,
+    cuda_text,
+    kernel_arguments,
+    numba_template,
+)
 from autotune.runtime.loading import check_place
+from autotune.targets.registry import LANGUAGES
 from autotune.tuning.settings import Run
-
-_SUFFIXES = {"cpu": ".py.j2", "cuda": ".cu.j2"}
 
 Headers: TypeAlias = "Callable[..., str]"
 """Puts the headers that a text includes in quotes into it."""
@@ -150,7 +154,7 @@ def kernel(
             raise InputError(f"kernel {definition.name}: {error}") from error
         return OwnKernel(
             definition,
-            lambda: definition.files(write(), _SUFFIXES[definition.target]),
+            lambda: definition.files(write()),
             options=told,
             may_tune=tune,
             device=device,
@@ -221,8 +225,9 @@ def _of_template(said: Description, text: str) -> tuple[Definition, Callable[[],
     target = said.target
     if target is None:
         target = "cuda" if "__global__" in text else "cpu"
-    if target not in tuple(_SUFFIXES):
-        raise InputError(f"kernel {said.name}: {must_be('target', target, _SUFFIXES)}")
+    targets = sorted(name for name, each in LANGUAGES.items() if each.own_operations)
+    if target not in targets:
+        raise InputError(f"kernel {said.name}: {must_be('target', target, targets)}")
     return said.define(said.name, target, "a template"), lambda: text
 
 

@@ -1,22 +1,147 @@
-"""The definition of a kernel of one's own, as two TOML files say it."""
+"""The definition of a kernel of one's own: its TOML files, its template, and their folder.
+
+The folder is that of an ordinary family, written once and never changed.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from autotune.core.errors import InputError
+from autotune.core.errors import CacheError, InputError
+from autotune.core.paths import NO_SPACE, CacheLocations, check_trusted, no_space, private_folder
 from autotune.core.toml_table import Table
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.reading import read_tuned
 from autotune.operations.operation import Operation
 from autotune.operations.python_reference import PythonReference
 from autotune.own.taking import reference_module
-from autotune.own.toml_text import Entry, toml_lines, toml_table
 from autotune.targets.registry import LANGUAGES
+
+Plain: TypeAlias = "bool | int | float | str"
+Entry: TypeAlias = "Plain | Sequence[Plain] | Mapping[str, Entry]"
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+
+
+def toml_value(value: Entry) -> str:
+    """A value on one line."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return f'"{"".join(map(_escaped, value))}"'
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{_key(name)} = {toml_value(each)}" for name, each in value.items())
+        return f"{{ {inner} }}"
+    return f"[{', '.join(map(toml_value, value))}]"
+
+
+def toml_lines(entries: Mapping[str, Entry]) -> list[str]:
+    """A line for each key of a table."""
+    return [f"{_key(name)} = {toml_value(value)}" for name, value in entries.items()]
+
+
+def toml_table(name: str, entries: Mapping[str, Entry]) -> list[str]:
+    """A table below a line with its name; nothing where it is empty."""
+    return ["", f"[{name}]", *toml_lines(entries)] if entries else []
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else toml_value(name)
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    number = ord(character)
+    return f"\\u{number:04x}" if number < 32 or number == 127 else character
+
+
+_MARKS = ("{{", "{%", "{#")
+_ENDS_RAW = re.compile(r"\{%[-+]?\s*endraw")
+
+
+def raw(text: str) -> list[str]:
+    """Lines of a template that come out as the text.
+
+    Raises:
+        InputError: it holds the one tag that ends such text.
+    """
+    if _ENDS_RAW.search(text):
+        raise InputError("a kernel's source must not hold Jinja's tag endraw: write it otherwise")
+    if not any(mark in text for mark in _MARKS):
+        return [text.rstrip("\n")]
+    return ["{% raw %}" + text.rstrip("\n"), "{% endraw %}"]
+
+
+_DIGITS = 16
+
+
+def write_folder(name: str, files: Mapping[str, str], cache: str | Path | None) -> Path:
+    """The folder with these files, below the cache: ``own/<name>-<digest>``.
+
+    It appears at once and whole, whichever of several processes makes it.
+
+    Args:
+        name: the kernel's.
+        files: texts by file name.
+        cache: the user's cache; None takes the default place.
+
+    Raises:
+        CacheError: it cannot be written, others may write it, or it is not as it was written.
+    """
+    content = {each: text.encode() for each, text in files.items()}
+    digest = hashlib.sha256()
+    for each in sorted(content):
+        digest.update(f"{each}\0{len(content[each])}\0".encode() + content[each])
+    root = CacheLocations.at(cache).root / "own"
+    folder = root / f"{name}-{digest.hexdigest()[:_DIGITS]}"
+    if not folder.is_dir():
+        _write(private_folder(root), folder, content)
+    _check(folder, content)
+    return folder
+
+
+def _write(root: Path, folder: Path, content: Mapping[str, bytes]) -> None:
+    try:
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=root))
+        try:
+            for each, body in content.items():
+                (made / each).write_bytes(body)
+            try:
+                made.rename(folder)
+            except OSError:
+                if not folder.is_dir():  # another process was not faster
+                    raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+    except OSError as error:
+        reason = no_space(folder) if error.errno in NO_SPACE else f"{error.strerror or error}"
+        raise CacheError(f"cannot write the kernel's folder {folder}: {reason}") from error
+
+
+def _check(folder: Path, content: Mapping[str, bytes]) -> None:
+    """Programs are made of what is in there: it must be what was written."""
+    remedy = f"remove {folder}, and it is written anew"
+    try:
+        check_trusted(folder)
+        found = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    except OSError as error:
+        raise CacheError(f"{folder} cannot be read ({error.strerror}): {remedy}") from error
+    for name in sorted({*found, *content}):
+        if found.get(name) != content.get(name):
+            raise CacheError(f"{name} in {folder} was changed after it was written: {remedy}")
+
 
 REFERENCE_FILE = "reference.py"
 
@@ -38,7 +163,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A kernel of one's own, but for its source.
+    """A kernel of one's own, but for its source; its target's language says what that may have.
 
     Attributes:
         operation: what it computes; a reference in Python is there without what it uses.
@@ -80,7 +205,7 @@ class Definition:
     @property
     def threads(self) -> bool:
         """True if a parameter says how many threads of a processor work."""
-        return "threads" in self.parameters and self.target == "cpu"
+        return "threads" in self.parameters and LANGUAGES[self.target].threaded
 
     def taking(self, arguments: Sequence[str]) -> Definition:
         """The same with kernels that take these arguments.
@@ -111,17 +236,16 @@ class Definition:
                     message = message.replace(f"derived.{key} ", f"{given} ")
             raise InputError(message) from error
 
-    def files(self, template: str, suffix: str) -> dict[str, str]:
+    def files(self, template: str) -> dict[str, str]:
         """The files of the family, by name.
 
         Args:
             template: the text of its template.
-            suffix: of the template's name.
 
         Raises:
             InputError: the reference uses what cannot be taken along.
         """
-        name = f"{self.name}{suffix}"
+        name = f"{self.name}{LANGUAGES[self.target].suffix}.j2"
         files = {f"{self.name}.toml": self._family(name), name: template}
         said = {"result": self.operation.result.text}
         if self.reference is not None:

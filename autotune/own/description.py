@@ -19,11 +19,11 @@ from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand, parsed
 from autotune.operations.problem import OPERATIONS
 from autotune.operations.python_reference import PythonReference
-from autotune.own.definition import Definition, Grid
+from autotune.own.definition import Definition, Entry, Grid
 from autotune.own.function_text import function_text
 from autotune.own.taking import REFERENCE_MODULES, read_now
-from autotune.own.toml_text import Entry
 from autotune.space import Expression
+from autotune.targets.registry import LANGUAGES
 
 Shape: TypeAlias = "str | Sequence[str]"
 """Of an operand: ``"MxN"``, or its dimensions, ``("M", "N + 1")``."""
@@ -106,7 +106,11 @@ class Description:
             given = getattr(self, key)
             several = isinstance(given, Iterable) and not isinstance(given, bytes)
             must(key, "a list", given, several)
-        if target != "cuda" and (self.grid, self.block, self.shared_bytes) != (None, None, "0"):
+        if not LANGUAGES[target].launched and (self.grid, self.block, self.shared_bytes) != (
+            None,
+            None,
+            "0",
+        ):
             raise InputError(
                 f"grid, block and shared_bytes must be left out on {target}: kernels of a GPU are "
                 "launched so"
@@ -118,11 +122,12 @@ class Description:
         if not tuned:
             raise InputError("parameters must name at least one parameter to tune")
         asked = dict(_restrictions(self.restrictions))
-        if target == "cpu" and "threads" in tuned:
+        language = LANGUAGES[target]
+        if language.threaded and "threads" in tuned:
             asked.setdefault("threads <= max_threads", "the process may use no more threads")
         names = dict(self.derived)
         launch = None
-        if target == "cuda":
+        if language.launched:
             launch = _grid(self.grid, self.block, self.shared_bytes)
             names |= _needs(launch, tuned, names)
         return Definition(
@@ -269,7 +274,7 @@ def _restrictions(given: Sequence[str] | Mapping[str, str]) -> Iterator[tuple[st
 
 def element_types(target: str) -> tuple[str, ...]:
     """Types that elements may have: Numba has none of 16 bits for processors."""
-    return USUAL_DTYPES if target == "cpu" else tuple(DTYPES)
+    return tuple(DTYPES) if LANGUAGES[target].launched else USUAL_DTYPES
 
 
 def _dtypes(given: Sequence[Any], target: str) -> Iterator[str]:

@@ -9,10 +9,13 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+import numpy as np
+
+from autotune.arrays.host import check_plain
 from autotune.core import session
 from autotune.core.dtypes import dtype_name
 from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
@@ -20,18 +23,90 @@ from autotune.core.file_lock import alone
 from autotune.core.interrupt import Interrupt
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.rendering import render
+from autotune.operations.calls import check_call
 from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand
+from autotune.own.definition import write_folder
 from autotune.own.description import element_types
-from autotune.own.folder import write_folder
-from autotune.own.shapes import sizes_of_call
 from autotune.runtime.loading import load
 from autotune.runtime.product_log import log_product, summary
 from autotune.targets.families import catalog, find_operation
+from autotune.targets.registry import LANGUAGES
 
 if TYPE_CHECKING:
     from autotune.own.definition import Definition
     from autotune.serving.kernel import Kernel
     from autotune.tuning.tuner import TuneResult
+
+
+def sizes_of_call(operation: Operation, inputs: Sequence[Any], out: Any) -> dict[str, int]:
+    """The sizes by name that operands have.
+
+    Args:
+        operation: what is computed.
+        inputs: the operands that are not written, in order.
+        out: the output; None where it is to be allocated.
+
+    Raises:
+        OperandError: there are too few or too many, one is no array, or shapes do not fit each
+            other; the message names the operand.
+    """
+    check_call(operation, inputs, {})
+    given = list(zip(operation.inputs, inputs, strict=True))
+    if out is not None:
+        given.append((operation.output, out))
+    sizes: dict[str, int] = {}
+    origins: dict[str, str] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for operand, array in given:
+        shape = shapes[operand.name] = _shape(operation, operand, array)
+        for name, size in zip(operand.shape, shape, strict=True):
+            if name not in operation.sizes:
+                continue
+            if sizes.setdefault(name, size) != size:
+                raise OperandError(
+                    f"{operation.name}: {operand.name} has {name} = {size}, and "
+                    f"{origins[name]} has {name} = {sizes[name]}"
+                )
+            origins.setdefault(name, operand.name)
+    for name in operation.sizes:
+        if name not in sizes:
+            raise OperandError(
+                f"{operation.name}: no input says what {name} is: pass out={operation.output.name}"
+            )
+    for operand, _ in given:
+        _check(operation, operand, shapes[operand.name], sizes)
+    return sizes
+
+
+def _shape(operation: Operation, operand: Operand, array: Any) -> tuple[int, ...]:
+    wanted = " x ".join(operand.shape)
+    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        raise OperandError(
+            f"{operation.name}: {operand.name} must be an array {wanted}, "
+            f"got {type(array).__name__}"
+        )
+    if isinstance(array, np.ndarray):
+        check_plain(operand.name, array)
+    shape = tuple(int(size) for size in array.shape)
+    if len(shape) != len(operand.shape) or 0 in shape:
+        raise OperandError(f"{operation.name}: {operand.name} must be {wanted}, got shape {shape}")
+    return shape
+
+
+def _check(
+    operation: Operation, operand: Operand, shape: tuple[int, ...], sizes: dict[str, int]
+) -> None:
+    try:
+        wanted = tuple(operation.evaluated(text, sizes) for text in operand.shape)
+    except InputError as error:
+        raise OperandError(str(error)) from error
+    if shape != wanted:
+        raise OperandError(
+            f"{operation.name}: {operand.name} must be {' x '.join(operand.shape)}, which is "
+            f"{' x '.join(map(str, wanted))} here, got shape {shape}"
+        )
+
 
 _log = logging.getLogger(__name__)
 
@@ -235,7 +310,7 @@ class OwnKernel:
 
     def _device_of(self, operand: Any) -> int | str | None:
         """The device of an operand, where it says so."""
-        if self._device is not None or self.target == "cpu":
+        if self._device is not None or not LANGUAGES[self.target].launched:
             return self._device
         return _ordinal(getattr(operand, "device", None))
 

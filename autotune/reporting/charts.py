@@ -10,8 +10,7 @@ from typing import Any
 
 from autotune.core.measurement import Outcome
 from autotune.reporting import facts
-from autotune.reporting.amounts import Measure
-from autotune.reporting.layout import Spec
+from autotune.reporting.layout import Measure, Spec
 from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
 
 MOST_DRAWN = 1500

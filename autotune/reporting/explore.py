@@ -5,7 +5,7 @@ from typing import Any
 
 from autotune.core.configuration import Value
 from autotune.reporting import facts
-from autotune.reporting.amounts import Measure
+from autotune.reporting.layout import Measure
 from autotune.reporting.study import Study, Trial
 from autotune.search.importance import Importance
 

@@ -14,10 +14,9 @@ from autotune.core.printable import printable
 from autotune.core.version import __version__
 from autotune.core.writing import deliver
 from autotune.reporting import charts, facts, running, spaces, winning
-from autotune.reporting.amounts import Measure
 from autotune.reporting.explore import explored
-from autotune.reporting.funnel import funnel_of
-from autotune.reporting.layout import Cell, Page, without_column
+from autotune.reporting.layout import Cell, Measure, Page, without_column
+from autotune.reporting.spaces import funnel_of
 from autotune.reporting.study import Study
 
 if TYPE_CHECKING:

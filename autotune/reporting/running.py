@@ -5,8 +5,17 @@ from typing import Any
 
 from autotune.core.measurement import Outcome
 from autotune.reporting import charts, facts, roofline
-from autotune.reporting.amounts import Measure, duration_text, rate_text
-from autotune.reporting.layout import UNKNOWN, Cell, Figure, Section, Table, cell
+from autotune.reporting.layout import (
+    UNKNOWN,
+    Cell,
+    Figure,
+    Measure,
+    Section,
+    Table,
+    cell,
+    duration_text,
+    rate_text,
+)
 from autotune.reporting.study import Study
 
 MOST_REASONS = 200

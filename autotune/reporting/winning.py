@@ -4,8 +4,20 @@ from collections.abc import Sequence
 
 from autotune.core.statistics import WIDE, half_width, half_width_text
 from autotune.reporting import charts, facts
-from autotune.reporting.amounts import Measure, duration_text, rate_text, time_text, value_text
-from autotune.reporting.layout import UNKNOWN, Card, Cell, Figure, Section, Table, cell
+from autotune.reporting.layout import (
+    UNKNOWN,
+    Card,
+    Cell,
+    Figure,
+    Measure,
+    Section,
+    Table,
+    cell,
+    duration_text,
+    rate_text,
+    time_text,
+    value_text,
+)
 from autotune.reporting.study import Study, Trial
 from autotune.store import TuningRecord
 

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from autotune.core import arguments
 from autotune.core.errors import AutotuneError
 from autotune.core.processors import usable_processors
-from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure
+from autotune.measuring.sharing import WorkerPool
 from autotune.research.space import RecordedSpace
 from autotune.search import Searcher, make_sampler
 from autotune.search.model import MeasuredPrior, Prior

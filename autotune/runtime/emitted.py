@@ -5,4 +5,4 @@ within the package, these names stay here.
 """
 
 from autotune.distributed.hybrid.kernel import open_machine as open_machine
-from autotune.distributed.mpi.load import tuned_product as tuned_product
+from autotune.distributed.mpi.kernel import tuned_product as tuned_product

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, get_type_hints
 
 from autotune.core.errors import AutotuneError
+from autotune.measuring.channel import decode, encode
 from autotune.measuring.processes import GRACE_S, Closing, Failure, Handler, WorkerProcess
-from autotune.measuring.replies import decode, encode
 
 T = TypeVar("T")
 

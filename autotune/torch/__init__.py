@@ -15,8 +15,7 @@ except ImportError as error:
         "machine from pytorch.org"
     ) from error
 
-from autotune.torch.module import Linear, convert
-from autotune.torch.operator import linear, mm
+from autotune.torch.operator import Linear, convert, linear, mm
 from autotune.torch.rules import register as _register
 from autotune.torch.switch import Selection, disable, enable, use_tuned
 

@@ -1,4 +1,4 @@
-"""The operators ``autotune::mm`` and ``autotune::linear``, and functions that call them.
+"""The operators ``autotune::mm`` and ``autotune::linear``, functions that call them, and a layer.
 
 Operators are what `torch.compile`, autocast and `torch.func` know. A function of the same name
 calls the kernel straight away where nothing of PyTorch's has a say, and so does the operator once
@@ -7,7 +7,7 @@ PyTorch's dispatcher has brought it there, which costs a microsecond.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -62,7 +62,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: K; None adds nothing.
     """
     if is_watched() or is_profiled():
-        return _seen(LINEAR, functional.linear, linear, Linear, input, weight, bias)
+        return _seen(LINEAR, functional.linear, linear, LinearProduct, input, weight, bias)
     if is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias)):
         return eager_linear(input, weight, bias)
     return functional.linear(input, weight, bias)
@@ -138,7 +138,7 @@ class Mm(torch.autograd.Function):  # type: ignore[misc]
         return many_mm(mm, dims, a, b), 0
 
 
-class Linear(torch.autograd.Function):  # type: ignore[misc]
+class LinearProduct(torch.autograd.Function):  # type: ignore[misc]
     """`linear` for `torch.func`."""
 
     @staticmethod
@@ -192,15 +192,15 @@ class _EagerMm(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _EagerLinear(torch.autograd.Function):  # type: ignore[misc]
-    """`Linear` of plain tensors."""
+    """`LinearProduct` of plain tensors."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         made = plain_linear(input, weight, bias)
-        Linear.setup_context(ctx, (input, weight, bias), made)
+        LinearProduct.setup_context(ctx, (input, weight, bias), made)
         return made
 
-    backward = Linear.backward
+    backward = LinearProduct.backward
 
 
 def many_mm(one: Any, dims: tuple[int | None, int | None], a: Tensor, b: Tensor) -> Tensor:
@@ -266,3 +266,32 @@ def _as(tensor: Tensor | None, dtype: torch.dtype, device: str) -> Tensor | None
     if tensor is None or tensor.dtype is torch.float64 or tensor.device.type != device:
         return tensor
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+_Module = TypeVar("_Module", bound=torch.nn.Module)
+
+
+class Linear(torch.nn.Linear):  # type: ignore[misc]
+    """`torch.nn.Linear`, with the same arguments, parameters and state.
+
+    Its product, and those of its gradients, are by tuned kernels where such were measured.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """The layer's output: ... x out_features."""
+        return linear(input, self.weight, self.bias)
+
+
+def convert(model: _Module) -> _Module:
+    """Make every `torch.nn.Linear` of a model, itself included, a `Linear`; in place.
+
+    Parameters, hooks, state and names stay what they are, and so do layers of classes derived
+    from `torch.nn.Linear`, which may compute otherwise.
+
+    Returns:
+        The model.
+    """
+    for layer in model.modules():
+        if type(layer) is torch.nn.Linear:
+            layer.__class__ = Linear
+    return model

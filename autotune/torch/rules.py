@@ -18,7 +18,7 @@ from autotune.torch.operator import (
     LINEAR,
     MM,
     NAMESPACE,
-    Linear,
+    LinearProduct,
     Mm,
     eager_linear,
     eager_mm,
@@ -43,7 +43,7 @@ def register() -> None:
     register_flop_formula(torch.ops.autotune.linear)(_linear_flop)
     for name, operator, rules, many in (
         ("mm", MM, Mm, many_mm),
-        ("linear", LINEAR, Linear, many_linear),
+        ("linear", LINEAR, LinearProduct, many_linear),
     ):
         library.register_autograd(
             f"autotune::{name}",

@@ -22,7 +22,7 @@ from autotune.core.objective import TIME, Objective
 from autotune.core.statistics import median_interval
 from autotune.core.version import __version__
 from autotune.measuring.effort import Finals, Stage, relative_speed
-from autotune.measuring.noise import Competition, disagreement, scatter, throttling
+from autotune.measuring.rounds import Competition, disagreement, scatter, throttling
 from autotune.store import BaselineRecord, BinaryRecord, MatchQuality, TuningRecord, preference
 from autotune.tuning.results import Decision
 

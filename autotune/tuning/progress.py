@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, TypeAlias
 
-from autotune.measuring.noise import DISAGREE
+from autotune.measuring.rounds import DISAGREE
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate

@@ -14,7 +14,7 @@ from watching import Watch
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import Gemm
 from autotune.reporting import Finder, write_page
-from autotune.research.sweeper import sweep
+from autotune.research.sweeps import sweep
 from autotune.targets.registry import rescan
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))

@@ -12,10 +12,9 @@ from test_evaluator import EvaluatorConformance
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.distributed.hybrid.baseline import Library
-from autotune.distributed.hybrid.evaluator import HybridEvaluator
-from autotune.distributed.hybrid.rig import HybridRig, Setup
+from autotune.distributed.hybrid.rig import HybridEvaluator, HybridRig, Setup
 from autotune.distributed.hybrid.target import HybridTarget
-from autotune.distributed.machine.interface import LocalKernel
+from autotune.distributed.machine import LocalKernel
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.effort import Effort, Work
 from autotune.measuring.evaluator import Evaluator

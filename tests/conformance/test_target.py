@@ -18,8 +18,7 @@ import pytest
 
 from autotune import NotTunedError, load, tune
 from autotune.cli import parse
-from autotune.cli.scope import Scope
-from autotune.cli.targets import placed_target
+from autotune.cli.scope import Scope, placed_target
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
 from autotune.core.errors import FamilyError, InputError, UnknownNameError

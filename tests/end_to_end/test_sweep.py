@@ -21,9 +21,9 @@ from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
 from autotune.measuring.evaluator import Effort
 from autotune.reporting import Finder
-from autotune.reporting.funnel import funnel_of
+from autotune.reporting.spaces import funnel_of
 from autotune.research import read_recorded, recorded_from_cache
-from autotune.research.sweeper import LARGEST_SWEEP, SweepResult, shuffled_rows
+from autotune.research.sweeps import LARGEST_SWEEP, SweepResult, shuffled_rows
 
 pytestmark = pytest.mark.slow
 

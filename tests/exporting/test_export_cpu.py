@@ -20,7 +20,7 @@ from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
-from autotune.exporting.calls import ROW, drawn
+from autotune.exporting.exportable import ROW, drawn
 from autotune.operations.parts import Array
 from autotune.operations.problem import Gemm
 from autotune.store import TuningCache

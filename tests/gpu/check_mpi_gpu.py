@@ -15,8 +15,8 @@ from autotune import Gemm, load
 from autotune.core.configuration import Configuration
 from autotune.core.errors import OperandError
 from autotune.core.limits import MpiLimits
-from autotune.distributed.mpi.gpu.gpus import take_gpu
-from autotune.distributed.mpi.load import tuned_product
+from autotune.distributed.mpi.gpu.cuda import take_gpu
+from autotune.distributed.mpi.kernel import tuned_product
 from autotune.distributed.mpi.ranks.ranks import describe
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render

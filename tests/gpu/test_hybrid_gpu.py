@@ -16,8 +16,7 @@ from autotune.distributed.hybrid.kernel import HybridKernel, choose_local
 from autotune.distributed.hybrid.machine import HybridProgram, machine_with, make_plan
 from autotune.distributed.hybrid.rig import measurement_worker
 from autotune.distributed.hybrid.target import HybridTarget
-from autotune.distributed.machine.interface import LocalKernel
-from autotune.distributed.machine.machine import GpuMachine
+from autotune.distributed.machine import GpuMachine, LocalKernel
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.driver import activated

@@ -13,8 +13,8 @@ import pytest
 
 from autotune.cli import main
 from autotune.core.errors import MissingDependencyError
-from autotune.distributed.mpi.gpu.gpus import count_gpus
-from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
+from autotune.distributed.mpi.gpu.cuda import count_gpus
+from autotune.distributed.mpi.processes import find_mpiexec, launch_command
 
 ROOT = Path(__file__).parents[2]
 CHECK = Path(__file__).with_name("check_mpi_gpu.py")

@@ -20,9 +20,9 @@ from autotune import Gemm, load
 from autotune.core.errors import OperandError
 from autotune.distributed.mpi.kernel import DistributedKernel
 from autotune.distributed.mpi.messages import MpiProgram, Setup
-from autotune.distributed.mpi.patience import VARIABLE
+from autotune.distributed.mpi.processes import VARIABLE
 from autotune.distributed.mpi.ranks import meeting
-from autotune.distributed.mpi.ranks.attached import AttachedRanks, attach
+from autotune.distributed.mpi.ranks.world import AttachedRanks, attach
 from autotune.families.rendering import Source, render
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Evaluate

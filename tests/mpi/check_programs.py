@@ -18,8 +18,8 @@ from slow_machine import SlowMachine
 from autotune.core.configuration import Configuration
 from autotune.core.limits import MpiLimits
 from autotune.distributed.grid import BlockPartition
+from autotune.distributed.mpi.gpu import communicators
 from autotune.distributed.mpi.gpu.rank import GpuRank
-from autotune.distributed.mpi.gpu.transports import base as transports
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import Gemm
@@ -32,7 +32,7 @@ SIZES = ((48, 900 if TRANSPORT else 48, 48), (37, 53, 29), (2, 35, 3))
 SCALARS = ((1.0, 0.0), (-0.75, 1.5))
 DTYPES = ("float64", "float32")
 # So that messages here have several pieces.
-transports.PIECE_BYTES = 1 << 14
+communicators.PIECE_BYTES = 1 << 14
 
 
 def configurations(family: KernelFamily, count: int) -> list[Configuration]:

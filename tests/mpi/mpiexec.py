@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
+from autotune.distributed.mpi.processes import find_mpiexec, launch_command
 
 ROOT = Path(__file__).parents[2]
 

@@ -58,7 +58,7 @@ class Allocation:
 
 
 class SlowMachine:
-    """See `autotune.distributed.mpi.gpu.order.Machine`."""
+    """See `autotune.distributed.mpi.gpu.memory.Machine`."""
 
     def __init__(self) -> None:
         self.compute = Stream()
@@ -154,7 +154,7 @@ class SlowMachine:
 
 
 class MpiForNccl:
-    """See `autotune.distributed.mpi.gpu.order.Collective`: by MPI, when the stream comes to it."""
+    """See `autotune.distributed.mpi.gpu.memory.Collective`: by MPI, when it is its turn."""
 
     def __init__(self, mpi: MPI.Intracomm, machine: SlowMachine) -> None:
         self._mpi = mpi.Dup()

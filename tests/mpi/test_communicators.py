@@ -12,8 +12,8 @@ import pytest
 from mpiexec import run_ranks
 from numpy.typing import NDArray
 
-from autotune.distributed.mpi.ranks.timing import time_together
-from autotune.measuring.timing import MIN_SPAN_S, never
+from autotune.distributed.mpi.ranks.rig import time_together
+from autotune.measuring.timing import MIN_SPAN_S, Stop
 
 SCRIPT = """
 from mpi4py import MPI
@@ -71,13 +71,13 @@ def test_what_a_rank_must_not_do_is_told_on_all(ranks: int) -> None:
 TIMING = """
 import json, time
 from mpi4py import MPI
-from autotune.distributed.mpi.ranks.timing import timed_together, time_together
+from autotune.distributed.mpi.ranks.rig import timed_together, time_together
+from autotune.measuring.timing import Stop
 comm = MPI.COMM_WORLD
 lengths = 0.0, 0.02, 0.04
 seconds = timed_together(comm, lambda: time.sleep(lengths[comm.rank]))
 calls = []
-series = time_together(comm, lambda: calls.append(time.sleep(0.002)), budget_s=0.01, interval=0.0,
-    deadline_s=1.0, enough=lambda low_s: False)
+series = time_together(comm, lambda: calls.append(time.sleep(0.002)), Stop(0.01, 0.0, 1.0))
 told = comm.gather((seconds, series.median_s, len(calls)))
 if comm.rank == 0:
     print(json.dumps(told))
@@ -105,10 +105,7 @@ def test_steady_short_calls_still_span_a_while(monkeypatch: pytest.MonkeyPatch) 
     series = time_together(
         OneRank(),  # type: ignore[arg-type]
         call,
-        budget_s=0.3,
-        interval=0.02,
-        deadline_s=10.0,
-        enough=never,
+        Stop(0.3, 0.02, 10.0),
     )
     assert series.median_s == 2.0**-13
     assert now_s >= MIN_SPAN_S

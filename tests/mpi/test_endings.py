@@ -17,9 +17,7 @@ from pathlib import Path
 import pytest
 from mpiexec import ROOT, until
 
-from autotune.distributed.mpi.mpiexec import find_mpiexec, launch_command
-from autotune.distributed.mpi.patience import VARIABLE
-from autotune.distributed.mpi.processes import mapped
+from autotune.distributed.mpi.processes import VARIABLE, find_mpiexec, launch_command, mapped
 
 LIMIT_S = 5
 """Seconds that ranks wait: several times what a loaded machine takes for what goes before."""

@@ -15,7 +15,7 @@ from slow_machine import SlowMachine
 from autotune.core.errors import CacheError, LaunchError
 from autotune.distributed.mpi import kernel as kernels
 from autotune.distributed.mpi import loading
-from autotune.distributed.mpi.gpu import cuda, gpus
+from autotune.distributed.mpi.gpu import cuda
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.messages import GpuProduct, MpiProgram, Setup
 from autotune.distributed.mpi.ranks import meeting, rig
@@ -86,12 +86,12 @@ def test_a_gpu_that_the_driver_refuses_is_told_to_all(monkeypatch: pytest.Monkey
     def refuse(ordinal: int) -> None:
         raise LaunchError("out of memory")
 
-    monkeypatch.setattr(gpus, "count_gpus", lambda: 2)
-    monkeypatch.setattr(gpus, "_taken", None)
+    monkeypatch.setattr(cuda, "count_gpus", lambda: 2)
+    monkeypatch.setattr(cuda, "_taken", None)
     monkeypatch.setattr(cuda, "Gpu", refuse)
     comm = Comm((None, ("node", "0000:01:00.0")))
     with pytest.raises(LaunchError, match="out of memory"):
-        gpus.take_gpu(comm)  # type: ignore[arg-type]
+        cuda.take_gpu(comm)  # type: ignore[arg-type]
     assert comm.gathered
 
 
@@ -181,7 +181,7 @@ def test_a_closed_machine_has_unloaded_all_its_code(monkeypatch: pytest.MonkeyPa
     products = SimpleNamespace(close=lambda: log.append("closed"))
     monkeypatch.setattr(cuda, "BindingsDriver", lambda: driver)
     monkeypatch.setattr(cuda, "Products", lambda *_: products)
-    for where in ("autotune.distributed.machine.machine", cuda.__name__):
+    for where in ("autotune.distributed.machine", cuda.__name__):
         monkeypatch.setattr(f"{where}.activated", lambda _: contextlib.nullcontext())
     kernel = SimpleNamespace(dtype="float32")
     machine = cuda.CudaMachine(

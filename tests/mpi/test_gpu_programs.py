@@ -13,10 +13,10 @@ from slow_machine import SlowMachine, values
 from autotune.cli import main
 from autotune.core.errors import InputError, MissingDependencyError
 from autotune.core.limits import MpiLimits
-from autotune.distributed.mpi.gpu.gpus import loaded_mpi, too_few
-from autotune.distributed.mpi.gpu.order import Order
+from autotune.distributed.mpi.evaluator import device_of
+from autotune.distributed.mpi.gpu.cuda import loaded_mpi, too_few
+from autotune.distributed.mpi.gpu.memory import Order
 from autotune.distributed.mpi.gpu.rank import TRANSPORTS, GpuRank
-from autotune.distributed.mpi.identity import device_of
 from autotune.distributed.mpi.messages import GpuSet, RankSet
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.operations.problem import Gemm

@@ -17,7 +17,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
-from autotune.distributed.mpi.mpiexec import parse_library
+from autotune.distributed.mpi.processes import parse_library
 from autotune.distributed.mpi.ranks.world import World
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.program_cache import ProgramCache

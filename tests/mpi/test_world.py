@@ -19,10 +19,16 @@ from mpiexec import until
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, MissingDependencyError, OutOfTimeError
 from autotune.core.measurement import Outcome
-from autotune.distributed.mpi.gpu.gpus import takes_gpu_memory
+from autotune.distributed.mpi.gpu.cuda import takes_gpu_memory
 from autotune.distributed.mpi.messages import MeasureNetwork, MpiProgram, Network, Refused, Setup
-from autotune.distributed.mpi.mpiexec import find_mpiexec
-from autotune.distributed.mpi.processes import SEGMENTS, mapped, mapped_files, sweep, unlink
+from autotune.distributed.mpi.processes import (
+    SEGMENTS,
+    find_mpiexec,
+    mapped,
+    mapped_files,
+    sweep,
+    unlink,
+)
 from autotune.distributed.mpi.ranks.world import World
 from autotune.families.rendering import Source
 from autotune.measuring.evaluator import Effort

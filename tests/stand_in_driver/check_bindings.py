@@ -19,9 +19,7 @@ from test_driver import STEP, DriverConformance
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, LaunchError
-from autotune.distributed.machine.interface import LocalKernel
-from autotune.distributed.machine.machine import GpuMachine
-from autotune.distributed.machine.products import Products
+from autotune.distributed.machine import GpuMachine, LocalKernel, Products
 from autotune.families.gpu.launch import (
     Binary,
     LaunchPlan,

@@ -20,11 +20,9 @@ from autotune.core.device import DeviceLimits
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.core.paths import CacheLocations
-from autotune.distributed.checks import check_beta
-from autotune.distributed.grid import Block
+from autotune.distributed.grid import Block, check_beta
 from autotune.distributed.hybrid.machine import Plan, emit_program, machine_with, make_plan
-from autotune.distributed.machine.interface import LocalKernel
-from autotune.distributed.machine.machine import GpuMachine
+from autotune.distributed.machine import GpuMachine, LocalKernel
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.arrays.kernel import describe

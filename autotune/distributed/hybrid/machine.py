@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from autotune.core.configuration import Configuration
 from autotune.core.device import DeviceLimits
 from autotune.distributed.grid import Span
-from autotune.distributed.machine.interface import Enqueues, LocalKernel
-from autotune.distributed.machine.machine import GpuMachine
-from autotune.distributed.machine.products import Products
+from autotune.distributed.machine import Enqueues, GpuMachine, LocalKernel, Products
 from autotune.families.family import KernelFamily
 from autotune.families.local import local_problem
 from autotune.families.modules import load_module

@@ -1,4 +1,4 @@
-"""Programs that drive GPUs by host threads, before operands on the host or on the GPUs."""
+"""Programs that drive GPUs by host threads: judged before operands of the host or of the GPUs."""
 
 from __future__ import annotations
 
@@ -14,30 +14,36 @@ from typing import TypeAlias
 
 import numpy as np
 
+from autotune.core.configuration import Candidate
+from autotune.core.deadline import Deadline
 from autotune.core.errors import CompileError, LaunchError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.distributed.grid import Span
 from autotune.distributed.hybrid.baseline import Library, open_library
 from autotune.distributed.hybrid.machine import (
+    ChooseLocal,
     HybridProgram,
     Machine,
     Plan,
+    emit_program,
     machine_with,
     make_plan,
 )
-from autotune.distributed.machine.interface import LocalKernel
+from autotune.distributed.machine import LocalKernel
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import describe, driver_errors
 from autotune.gpu.measure.memory import GuardedMatrix
 from autotune.gpu.nvidia.cublas import CublasError
-from autotune.measuring.evaluator import Effort
-from autotune.measuring.messages import Evaluated, Program, Vendor
-from autotune.measuring.plausibility import UNKNOWN
+from autotune.measuring.backend import Prepared, Processes, WorkerBackend
+from autotune.measuring.effort import Report, Work
+from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.measuring.messages import Evaluated, Program, Reply, Vendor
 from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace
-from autotune.measuring.sharing import Subjects
+from autotune.measuring.sharing import SharedWorker, Subjects
+from autotune.measuring.timing import UNKNOWN
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import PRODUCT_CASES, Case, special_cases
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, only_gemm
 from autotune.operations.references import Matrix
 from autotune.operations.verification import ProductCheck, Verdict
 
@@ -141,7 +147,7 @@ class HybridRig:
         Raises:
             CublasError: there is none that works.
         """
-        bench = _StillBench(self.large, self._library().call, self.setup.effort.interval)
+        bench = _StillBench(self.large, self._library().call)
         return contextlib.nullcontext(bench)
 
     def redraw(self, seed: int) -> None:
@@ -196,8 +202,7 @@ class HybridRig:
 
     def bench(self, placed: PlacedCheck, plan: Plan) -> ClockedBench:
         """A plan before placed operands."""
-        call = functools.partial(placed.call, plan)
-        return ClockedBench(placed, call, self.setup.effort.interval)
+        return ClockedBench(placed, functools.partial(placed.call, plan))
 
     def _spans(self, plan: Plan) -> list[tuple[Span, Span]]:
         return plan.blocks() if self.setup.operands == "blocks" else []
@@ -350,3 +355,65 @@ class PlacedCheck:
         """Give the GPUs' memory back."""
         for block in (*self._a, *self._b, *self._c):
             block.free()
+
+
+DEFAULT_EFFORT = Effort(budget_s=0.5, timeout_s=60.0, finals_s=5.0)
+
+
+class HybridEvaluator(Evaluator):
+    """Evaluates candidates of hybrid families for one problem (see `Evaluator`).
+
+    Args:
+        work: the task; the problem's layout is "nn".
+        operands: where the operands are: "host", "device" or "blocks".
+        choose_local: chooses the kernel that a GPU multiplies with.
+        entry: of the process that owns the GPUs.
+    """
+
+    def __init__(
+        self,
+        work: Work,
+        operands: str,
+        choose_local: ChooseLocal,
+        entry: Callable[[Setup, Gemm], Subjects] = measurement_worker,
+    ) -> None:
+        effort = work.effort or DEFAULT_EFFORT
+        gpus = work.device.limits.names()["gpus"]
+        setup = Setup(operands, gpus, effort, work.programs.folder, work.seed)
+        worker = SharedWorker(entry, setup, replies=Reply)
+        backend = HybridBackend(work, choose_local, worker)
+        super().__init__(work.problem, work.families, work.device, backend, effort, work.seed)
+
+
+class HybridBackend(WorkerBackend):
+    """Emits programs, and measures them in the process that owns the GPUs.
+
+    They are text, and the kernel in them was compiled when it was tuned.
+    """
+
+    batch = 1
+
+    def __init__(self, work: Work, choose_local: ChooseLocal, worker: SharedWorker) -> None:
+        super().__init__(None, lambda key: Processes(key, worker), None)
+        self._work = work
+        self._problem = only_gemm(work.problem, "target hybrid")
+        self._choose_local = functools.cache(choose_local)
+
+    @property
+    def subject(self) -> Gemm:
+        """The problem."""
+        return self._problem
+
+    def is_ready(self, candidate: Candidate) -> bool:
+        """True: there is nothing to compile."""
+        return True
+
+    def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
+        """Start the worker: operands and references of a large problem take their time."""
+        self.processes.worker.begin(self._problem, run)
+
+    def prepared(self, candidate: Candidate, run: Deadline, report: Report) -> Prepared:
+        """A candidate's program, with the kernel within a GPU."""
+        family, limits = self._work.families[candidate.family], self._work.device.limits
+        chosen = candidate.configuration
+        return Prepared(emit_program(family, chosen, self._problem, limits, self._choose_local))

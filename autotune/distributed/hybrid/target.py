@@ -1,24 +1,27 @@
-"""The target `hybrid`: the GPUs of a host, driven by host threads."""
+"""The target `hybrid`: the GPUs of a host as one device, driven by host threads."""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from autotune.core.check import Check, Status, attempt
+from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
 from autotune.core.limits import HybridLimits
 from autotune.core.suggestions import must_be
-from autotune.distributed.checks import check_layout, described_gpu
+from autotune.distributed.grid import check_layout, described_gpu
+from autotune.gpu.nvidia.device import load_driver, read_gpu
+from autotune.gpu.nvidia.presence import look
+from autotune.serving.examining import Apart
 from autotune.serving.reports import Doctor
 from autotune.serving.target import Option, Placement, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from autotune.core.check import Check
     from autotune.core.configuration import Candidate
-    from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily, Language
     from autotune.families.gpu.launch import Binary
     from autotune.families.program_cache import ProgramCache
@@ -27,6 +30,84 @@ if TYPE_CHECKING:
     from autotune.serving.kernel import BoundKernel, Kernel
     from autotune.serving.target import Work
 
+
+def read_gpus(count: int | None) -> tuple[Device, int, bool]:
+    """Read the first `count` GPUs of this host, or all of them; creates no context.
+
+    Returns:
+        One of them, how many there are, and whether each can reach the memory of every other one.
+
+    Raises:
+        MissingDependencyError: cuda-bindings, the driver or a GPU is missing.
+        InputError: there are fewer, or they are not alike.
+    """
+    first = read_gpu(0)
+    driver = load_driver()
+    there = int(driver.cuDeviceGetCount()[1])
+    count = count or there
+    if count > there:
+        raise InputError(f"gpus must be at most {there}, the GPUs that are here, got {count}")
+    check_alike([first, *(read_gpu(number) for number in range(1, count))])
+    handles = [driver.cuDeviceGet(number)[1] for number in range(count)]
+    reach = all(
+        driver.cuDeviceCanAccessPeer(one, other)[1]
+        for one, other in itertools.permutations(handles, 2)
+    )
+    return first, count, reach
+
+
+def check_alike(gpus: Sequence[Device]) -> None:
+    """Refuse GPUs that one kernel cannot serve, and name two that differ."""
+    for number, gpu in enumerate(gpus):
+        if gpu.fingerprint != gpus[0].fingerprint:
+            raise InputError(
+                f"GPUs must be alike, and 0 is {gpus[0].fingerprint.slug} and {number} is "
+                f"{gpu.fingerprint.slug}: choose with CUDA_VISIBLE_DEVICES"
+            )
+
+
+def device_of(gpu: Device, count: int, operands: str, *, reach: bool) -> Device:
+    """The device that several GPUs are together.
+
+    Where the operands are belongs to its identity: what is best for operands that have to travel
+    is not what is best for those in place.
+
+    Args:
+        gpu: one of them; the others are like it.
+        count: number of GPUs.
+        operands: "host", "device" (whole on the first GPU) or "blocks" (in blocks on all).
+        reach: whether each can read the memory of every other one.
+    """
+    fields = {
+        **gpu.fingerprint.fields,
+        "gpus": count,
+        "peers": int(reach),
+        "operands": operands,
+    }
+    return replace(
+        gpu,
+        fingerprint=DeviceFingerprint("hybrid", f"{count} x {gpu.fingerprint.name}", fields),
+        limits=HybridLimits(count, int(reach), int(operands == "host"), int(operands == "blocks")),
+    )
+
+
+def examine() -> Iterator[Check]:
+    """Look at the GPUs together; each by itself is target cuda's."""
+    with Apart() as apart:
+        yield attempt("GPUs together", lambda: apart(together), Status.NOTE)
+
+
+def together() -> Check:
+    """Count the GPUs, and see whether they reach each other's memory."""
+    if not look().usable:
+        return Check.ok("GPUs together", "none that can be used")
+    first, count, reach = read_gpus(None)
+    found = f"{count} x {first.fingerprint.name}"
+    if count > 1 and not reach:
+        return Check.note("GPUs together", f"{found}; blocks travel by the host's memory")
+    return Check.ok("GPUs together", found)
+
+
 PLACEMENTS = ("host", "device", "blocks")
 """Where operands are: in the memory of the host, whole on the first GPU, or in blocks on all."""
 
@@ -34,8 +115,6 @@ PLACEMENTS = ("host", "device", "blocks")
 class _Doctor(Doctor):
     def examine(self) -> Iterator[Check]:
         """The number of GPUs, and which of them reach each other."""
-        from autotune.distributed.hybrid.identity import examine
-
         return examine()
 
 
@@ -104,8 +183,6 @@ class HybridTarget(Target):
 
     def device(self, problem: Problem | None = None, name: int | str | None = None) -> Device:
         """The GPUs here, or as many as were asked for of a kind that is only described."""
-        from autotune.distributed.hybrid.identity import device_of, read_gpus
-
         check_layout(problem, self.name)
         if name is None:
             gpu, count, reach = read_gpus(self._gpus)
@@ -115,8 +192,8 @@ class HybridTarget(Target):
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """One process that owns the GPUs, whatever else is open beside it."""
-        from autotune.distributed.hybrid.evaluator import HybridEvaluator
         from autotune.distributed.hybrid.kernel import choose_local
+        from autotune.distributed.hybrid.rig import HybridEvaluator
         from autotune.gpu.driver import driver
 
         work.device.check_here()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from autotune.cpu.kernel import CpuProgram
-from autotune.distributed.machine.interface import LocalKernel
+from autotune.distributed.machine import LocalKernel
 from autotune.families.rendering import Source
 from autotune.measuring import messages as measuring
 from autotune.measuring.evaluator import Effort

@@ -1,21 +1,88 @@
-"""Processes of this node as /proc shows them: ranks that an mpiexec started, and their segments.
+"""The mpiexec that is here, and processes of this node as /proc shows them.
 
-MPI is not asked: ranks may be killed, stopped, or not started yet.
+MPI is not asked: ranks may be killed, stopped, or not started yet. `patience_s` is the time that
+ranks wait for each other.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import math
 import os
+import re
 import shlex
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
+from autotune.core.installing import install_hint
+from autotune.core.interpreter import python
+from autotune.measuring.processes import START_TIMEOUT_S
+
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+
+VARIABLE = "AUTOTUNE_MPI_TIMEOUT"
+"""Environment variable with the seconds that ranks wait for each other."""
+
+DEFAULT_S = 60.0
+
+
+def patience_s(default_s: float = DEFAULT_S) -> float:
+    """Seconds to wait for other ranks: those of the environment variable, or the default.
+
+    Raises:
+        InputError: the variable is not a positive number.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return default_s
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise InputError(
+            f"{VARIABLE} must be the seconds that ranks wait for each other, got {text!r}: give a "
+            f"positive number, or unset it for {default_s:g}"
+        )
+    return seconds
+
+
+def is_set() -> bool:
+    """Tell whether somebody has said how long to wait."""
+    return bool(os.environ.get(VARIABLE))
+
+
+class OwnTime:
+    """Seconds that this process has been running, as far as it looked.
+
+    Time between two looks counts as `most_s` at most: a process that was stopped, or a machine
+    that slept, has not been waiting meanwhile.
+
+    Attributes:
+        seconds: the sum so far.
+    """
+
+    def __init__(self, most_s: float = 1.0) -> None:
+        self.seconds = 0.0
+        self._most_s = most_s
+        self._last = time.monotonic()
+
+    def look(self) -> float:
+        """Count the time since the last look; the sum."""
+        now = time.monotonic()
+        self.seconds += min(now - self._last, self._most_s)
+        self._last = now
+        return self.seconds
+
 
 RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK")
 SIZE_NAMES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -194,3 +261,89 @@ def sweep() -> None:
                 old.add(path)
     if old:
         unlink(old - mapped(path.name for path in Path("/proc").glob("[0-9]*")))
+
+
+def find_mpiexec() -> Path:
+    """The mpiexec beside the interpreter, where pip installs it, or on the path.
+
+    Raises:
+        MissingDependencyError: there is none, or no mpi4py.
+    """
+    if importlib.util.find_spec("mpi4py") is None:
+        raise MissingDependencyError(
+            f"target mpi needs mpi4py: {install_hint('mpi')}", name="mpi4py"
+        )
+    beside = [str(Path(sys.executable).parent)] if sys.executable else []
+    places = os.pathsep.join([*beside, os.environ.get("PATH", "")])
+    found = shutil.which("mpiexec", path=places)
+    if found is None:
+        raise MissingDependencyError(
+            f"target mpi needs mpiexec: {install_hint('mpi')}, or put one on the path"
+        )
+    return Path(found)
+
+
+def launch_command(mpiexec: Path, ranks: int) -> list[str]:
+    """The mpiexec command that starts so many ranks here.
+
+    Open MPI wants to be told that more ranks than cores, and root, are meant.
+
+    Raises:
+        AutotuneError: mpiexec does not print its version.
+    """
+    command = [str(mpiexec), "-n", str(ranks)]
+    asked = [str(mpiexec), "--version"]
+    limit_s = patience_s(START_TIMEOUT_S)
+    try:
+        version = subprocess.run(
+            asked, capture_output=True, text=True, check=False, timeout=limit_s
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise AutotuneError(
+            f"{mpiexec} does not work ({error}): put another one on the path"
+        ) from error
+    if "Open MPI" in version or "OpenRTE" in version:
+        command[1:1] = ["--oversubscribe", "--allow-run-as-root"]
+    return command
+
+
+def ask_apart(code: str, failure: str, remedy: str = "", limit_s: float | None = None) -> str:
+    """The output of Python code that imports mpi4py, in a process of its own.
+
+    Importing mpi4py starts MPI, which a program does once, if at all, and as it likes.
+
+    Args:
+        code: the program.
+        failure: the message where it fails, before the last line of its output.
+        remedy: stands after that.
+        limit_s: seconds that it may take.
+
+    Raises:
+        MissingDependencyError: it fails or takes too long.
+    """
+    try:
+        asked = subprocess.run(
+            python(code), capture_output=True, text=True, check=False, timeout=limit_s
+        )
+    except subprocess.TimeoutExpired:
+        raise MissingDependencyError(
+            f"MPI does not start within {limit_s:g} s: see what `python -c 'import mpi4py.MPI'` "
+            "does",
+            name="mpi4py",
+        ) from None
+    if asked.returncode:
+        last = asked.stderr.strip().rpartition("\n")[2]
+        raise MissingDependencyError(f"{failure} ({last[:200]}){remedy}", name="mpi4py")
+    return asked.stdout
+
+
+def parse_library(text: str) -> tuple[str, str, str]:
+    """Name, version and transport from the text of ``MPI_Get_library_version``.
+
+    MPICH calls the transport its device; others do not say, and it is empty.
+    """
+    first = text.strip().splitlines()[0] if text.strip() else ""
+    known = re.match(r"(MPICH|Open MPI|Intel\(R\) MPI)\D*([\d.]+)", first)
+    name, version = (known[1], known[2]) if known else (first.split(",")[0] or "unknown", "")
+    device = re.search(r"^MPICH Device:\s*(.+)$", text, re.MULTILINE)
+    return name, version.strip("."), device[1].strip() if device else ""

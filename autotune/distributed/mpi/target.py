@@ -12,7 +12,7 @@ from autotune.core.errors import AutotuneError, FamilyError, InputError
 from autotune.core.limits import MpiLimits
 from autotune.core.processors import affinity_count, usable_processors
 from autotune.core.suggestions import must_be
-from autotune.distributed.checks import check_layout, described_gpu
+from autotune.distributed.grid import check_layout, described_gpu
 from autotune.serving.reports import Doctor, Estimates
 from autotune.serving.target import Joined, Option, Placement, Target
 
@@ -54,7 +54,7 @@ _ON_RANKS = {
 class _Doctor(Doctor):
     def examine(self) -> Iterator[Check]:
         """The MPI library, its launcher, and whether two ranks meet."""
-        from autotune.distributed.mpi.identity import examine
+        from autotune.distributed.mpi.evaluator import examine
 
         return examine()
 
@@ -176,7 +176,7 @@ class MpiTarget(Target):
         Ranks with GPUs may be described, too: so many of a kind of GPU that is not here, with the
         MPI library that is.
         """
-        from autotune.distributed.mpi.identity import device_of
+        from autotune.distributed.mpi.evaluator import device_of
 
         if name is not None and not self._gpus:
             raise InputError(
@@ -202,8 +202,8 @@ class MpiTarget(Target):
         Args:
             gpu: of the kind that each of them has, where that is not here.
         """
-        from autotune.distributed.mpi.gpu.gpus import check_gpus, count_gpus, expected_gpus
-        from autotune.distributed.mpi.identity import expected
+        from autotune.distributed.mpi.evaluator import expected
+        from autotune.distributed.mpi.gpu.cuda import check_gpus, count_gpus, expected_gpus
 
         if self._described is not None and gpu is None:
             return self._described
@@ -220,7 +220,7 @@ class MpiTarget(Target):
 
         The others measure with it and then exit: with 0 if it left them results, with 1 if not.
         """
-        from autotune.distributed.mpi.ranks.attached import (
+        from autotune.distributed.mpi.ranks.world import (
             AttachedRanks,
             attach,
             is_first,
@@ -259,7 +259,7 @@ class MpiTarget(Target):
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """The ranks, started here unless they are attached; a communicator is refused."""
         from autotune.distributed.mpi.evaluator import MpiEvaluator
-        from autotune.distributed.mpi.local import choose_gpu_local, choose_local
+        from autotune.distributed.mpi.loading import choose_gpu_local, choose_local
         from autotune.distributed.mpi.ranks.world import World
 
         if self._comm is not None:
@@ -292,7 +292,7 @@ class MpiTarget(Target):
 
     def load_jointly(self, request: Request) -> Kernel | None:
         """The kernel of a communicator, on every rank of it."""
-        from autotune.distributed.mpi.load import load_distributed
+        from autotune.distributed.mpi.kernel import load_distributed
 
         if self._comm is None:
             return None

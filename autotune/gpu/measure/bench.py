@@ -12,6 +12,7 @@ import numpy as np
 
 from autotune.gpu.measure.memory import SetMemory
 from autotune.gpu.measure.timing import Batch, steady_s
+from autotune.measuring.timing import Stop
 from autotune.operations.poke import Poke
 from autotune.operations.verification import Verdict
 
@@ -80,7 +81,6 @@ class ProblemBench(CaseBench):
         check: the operands in the first set; its `bases` are those of all.
         launch: launches the kernel.
         stopwatch: of the stream that it is launched on.
-        interval: relative width of the confidence interval at which a median is known.
         state: what is recorded of the device beside a time.
     """
 
@@ -89,11 +89,9 @@ class ProblemBench(CaseBench):
         check: SlabCheck,
         launch: Launch,
         stopwatch: Stopwatch,
-        interval: float,
         state: Callable[[], dict[str, float | int | str]],
     ) -> None:
         super().__init__(check, launch, stopwatch)
-        self._interval = interval
         self._state = state
         self._sets = [check.slab.layout.operands(base) for base in check.bases]
         self._batch: Batch | None = None
@@ -133,24 +131,10 @@ class ProblemBench(CaseBench):
         """Seconds of a launch in another batch; the first time, once the clocks have risen."""
         return self.settle() if self._batch is None else self._samples()
 
-    def series(
-        self,
-        expected_s: float,
-        budget_s: float,
-        *,
-        deadline_s: float,
-        enough: Callable[[float], bool],
-    ) -> Series:
+    def series(self, expected_s: float, stop: Stop) -> Series:
         """Time batches; see `autotune.gpu.measure.timing.time_batches`."""
         batch = self._batches()
-        series = batch.series(
-            expected_s,
-            budget_s,
-            self._interval,
-            deadline_s=deadline_s,
-            enough=enough,
-            poke=self._poke,
-        )
+        series = batch.series(expected_s, stop, self._poke)
         self._launched(batch)
         return series
 
@@ -177,14 +161,14 @@ class ProblemBench(CaseBench):
                 return own
         return verdict
 
-    def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:
+    def observe(self, series: Series, stop: Stop) -> dict[str, float | int | str]:
         """The device's state, and the median with operands that the cache keeps."""
         details: dict[str, float | int | str] = {
             **self._state(),
             "operand_sets": len(self._sets),
         }
-        if self._first_s is not None and self._first_s < budget_s:
-            details["warm_s"] = self._warm_s(series.median_s, budget_s)
+        if self._first_s is not None and self._first_s < stop.budget_s:
+            details["warm_s"] = self._warm_s(series.median_s, stop)
         return details
 
     def close(self) -> None:
@@ -192,7 +176,7 @@ class ProblemBench(CaseBench):
         if self._batch is not None:
             self._batch.close()
 
-    def _warm_s(self, expected_s: float, budget_s: float) -> float:
+    def _warm_s(self, expected_s: float, stop: Stop) -> float:
         """The median with one operand set, which the cache keeps as far as it fits."""
         launch_first = functools.partial(self.launch, *self._sets[0])
         batch = Batch.of(
@@ -200,7 +184,8 @@ class ProblemBench(CaseBench):
         )
         try:
             batch.samples(1)
-            return batch.series(expected_s, _WARM_SHARE * budget_s, self._interval).median_s
+            brief = Stop(_WARM_SHARE * stop.budget_s, stop.interval)
+            return batch.series(expected_s, brief).median_s
         finally:
             batch.close()
 

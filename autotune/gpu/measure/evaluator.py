@@ -45,9 +45,8 @@ from autotune.measuring.backend import (
 )
 from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
 from autotune.measuring.messages import Reply
-from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import LOOK_S, Failure
-from autotune.measuring.sharing import SharedWorker
+from autotune.measuring.sharing import SharedWorker, WorkerPool
 from autotune.operations.cases import cases_of, special_cases
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from autotune.gpu.measure.support import Support
 from autotune.gpu.measure.timing import HungError, Stopwatch
 from autotune.gpu.vendor import BlasError
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.plausibility import gpu_ceiling
 from autotune.measuring.rig import OTHER_CONTENTS, Pace
 from autotune.measuring.sharing import Subjects
+from autotune.measuring.timing import gpu_ceiling
 from autotune.measuring.trial import PATIENCE, Trials
 from autotune.operations.cases import Case, cases_of
 from autotune.operations.problem import Gemm, Problem
@@ -164,7 +164,6 @@ class GpuHarness:
     ) -> None:
         problem, limits = subject.problem, settings.limits
         self.problem = problem
-        self._interval = effort.interval
         self._ordinal = settings.ordinal
         self._monitor = vendor().monitor(settings.bus)
         clock = self._monitor.read((_HIGHEST_CLOCK,)).get(_HIGHEST_CLOCK)
@@ -270,7 +269,6 @@ class GpuHarness:
             self._large,
             launch,
             self._stopwatch,
-            self._interval,
             lambda: {**self._monitor.read(_RECORDED_STATE)},
         )
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from autotune.core.statistics import median, median_interval
 from autotune.gpu.driver import driver
 from autotune.measuring.messages import Series
-from autotune.measuring.timing import Poking, Stop, never
+from autotune.measuring.timing import Poking, Stop
 
 if TYPE_CHECKING:
     from autotune.gpu.interface import Event
@@ -69,28 +69,21 @@ def batch_launches(expected_s: float, sets: int) -> int:
 
 def time_batches(
     sample: Callable[[int], Sequence[float]],
-    *,
     launches: int,
     expected_s: float,
-    budget_s: float,
-    interval: float,
-    deadline_s: float = math.inf,
-    enough: Callable[[float], bool] = never,
+    stop: Stop,
+    *,
     poke: Poke | None = None,
 ) -> Series:
-    """Time batches until `Stop` says that it is enough, by the time on the device.
+    """Time batches until it is enough, by the time on the device.
 
     Args:
         sample: times so many batches: seconds per launch of each.
         launches: launches in a batch.
         expected_s: about how long one launch takes.
-        budget_s: as in `Stop`.
-        interval: as in `Stop`.
-        deadline_s: as in `Stop`.
-        enough: as in `Stop`.
+        stop: when it is enough; of this series alone.
         poke: what changes operands while the device waits.
     """
-    stop = Stop(budget_s, interval, deadline_s, enough)
     samples: list[float] = []
     spent_s = 0.0
     poking = Poking(poke)
@@ -227,16 +220,9 @@ class Batch:
         enqueue = self._graph.replay if self._graph is not None else self._enqueue
         return self._stopwatch.samples(enqueue, self.launches, count)
 
-    def series(self, expected_s: float, budget_s: float, interval: float, **limits: Any) -> Series:
-        """See `time_batches`; `limits` are its `deadline_s`, `enough` and `poke`."""
-        return time_batches(
-            self.samples,
-            launches=self.launches,
-            expected_s=expected_s,
-            budget_s=budget_s,
-            interval=interval,
-            **limits,
-        )
+    def series(self, expected_s: float, stop: Stop, poke: Poke | None = None) -> Series:
+        """See `time_batches`."""
+        return time_batches(self.samples, self.launches, expected_s, stop, poke=poke)
 
     def close(self) -> None:
         """Free the graph."""

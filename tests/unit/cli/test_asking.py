@@ -19,7 +19,7 @@ from records import record
 
 from autotune import Gemm, load, sweep, tune
 from autotune.cli import main, parse
-from autotune.cli.bench_command import NEAR, measure, rungs
+from autotune.cli.bench import NEAR, measure, rungs
 from autotune.cli.problems import shapes_text
 from autotune.core import arguments
 from autotune.core.configuration import Candidate, Configuration

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from records import CUBIN, ENTRY, FINGERPRINT, PORTFOLIO, record
 
-from autotune.cli.cache_command import add_parser
+from autotune.cli.cache import add_cache
 from autotune.cli.terminal import plain
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, UnknownNameError
@@ -26,7 +26,7 @@ from autotune.targets.registry import make_target
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from autotune.cli.options import CommandResult
+    from autotune.cli.parser import CommandResult
 
 FAMILY = """\
 family = "mine"
@@ -52,7 +52,7 @@ def cache() -> TuningCache:
 
 def run(*arguments: str | Path) -> CommandResult:
     parser = argparse.ArgumentParser()
-    add_parser(parser.add_subparsers())
+    add_cache(parser.add_subparsers())
     args = parser.parse_args(["cache", *map(str, arguments)])
     result: CommandResult = args.run(args)
     json.dumps(result.document, allow_nan=False)

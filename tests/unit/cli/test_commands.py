@@ -18,7 +18,7 @@ from records import record
 
 from autotune.cli import main, parse
 from autotune.cli.records import shipped
-from autotune.cli.sweep_command import summary
+from autotune.cli.research import summary
 from autotune.cli.terminal import folded, plain, table
 from autotune.core.configuration import Candidate
 from autotune.core.device import Device
@@ -29,7 +29,7 @@ from autotune.cpu.target import CpuTarget
 from autotune.families.family import KernelFamily
 from autotune.families.rendering import render
 from autotune.operations.problem import ACCURACIES, Gemm
-from autotune.research.sweeper import SweepResult
+from autotune.research.sweeps import SweepResult
 from autotune.search import open_study
 from autotune.store import TuningCache
 from autotune.targets.families import load_families
@@ -89,12 +89,12 @@ class TestBeginnings:
 
     def test_a_command_imports_no_other(self) -> None:
         script = (
-            "import sys; from autotune.cli import parse; parse(['families']); "
+            "import sys; from autotune.cli import _COMMANDS, parse; parse(['families']); "
             "print(*sorted({'numpy', 'optuna'} & sys.modules.keys()), "
-            "*(name for name in sys.modules if name.endswith('_command')))"
+            "*({f'autotune.cli.{each}' for each, _ in _COMMANDS.values()} & sys.modules.keys()))"
         )
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-        assert done.stdout.split() == ["autotune.cli.families_command"], done.stderr
+        assert done.stdout.split() == ["autotune.cli.spaces"], done.stderr
 
     def test_options_of_all_commands_may_come_first(
         self, capsys: pytest.CaptureFixture[str], tmp_path: Path

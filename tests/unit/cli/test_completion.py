@@ -13,7 +13,7 @@ import pytest
 from records import record
 
 from autotune.cli import main
-from autotune.cli.completion_command import SHELLS, command_of
+from autotune.cli.completion import SHELLS, command_of
 from autotune.core.paths import CacheLocations
 from autotune.search import open_study
 from autotune.space import SearchSpace
@@ -107,7 +107,7 @@ def test_what_is_offered(tmp_path: Path) -> None:
 
 
 def test_samplers_are_those_there_are() -> None:
-    from autotune.cli.completion_command import _SAMPLERS
+    from autotune.cli.completion import _SAMPLERS
     from autotune.search import sampler_names
 
     assert set(_SAMPLERS) == set(sampler_names())

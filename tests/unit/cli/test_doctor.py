@@ -19,15 +19,15 @@ from pathlib import Path
 import pytest
 from records import record
 
-from autotune.cli import doctor_command, main
-from autotune.cli.doctor_command import installation_checks
-from autotune.cli.environment import VARIABLES, environment_checks
+from autotune.cli import machine as commands
+from autotune.cli import main
+from autotune.cli.machine import VARIABLES, environment_checks, installation_checks
 from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.paths import CacheLocations
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.hybrid.target import HybridTarget
-from autotune.distributed.mpi import mpiexec
+from autotune.distributed.mpi import processes
 from autotune.distributed.mpi.ranks import world
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.gpu.nvidia.target import CudaTarget
@@ -78,7 +78,7 @@ class TestCommand:
             raise RuntimeError("and that is\nall")
 
         groups = [("here", lambda: [Check.ok("sun", "shines")]), ("there", broken)]
-        monkeypatch.setattr(doctor_command, "_groups", lambda cache: groups)
+        monkeypatch.setattr(commands, "_groups", lambda cache: groups)
         assert main(["doctor"]) == 1
         assert capsys.readouterr().out.splitlines() == [
             "here",
@@ -95,7 +95,7 @@ class TestCommand:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         groups = [("here", lambda: [Check.note("cat", "sleeps")])]
-        monkeypatch.setattr(doctor_command, "_groups", lambda cache: groups)
+        monkeypatch.setattr(commands, "_groups", lambda cache: groups)
         assert main(["doctor"]) == 0
         assert capsys.readouterr().out.endswith("\n1 note\n")
 
@@ -247,8 +247,8 @@ class TestCache:
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         (tmp_path / "x.txt").touch()
-        groups = list(doctor_command._groups(str(tmp_path / "x.txt")))[2:3]
-        monkeypatch.setattr(doctor_command, "_groups", lambda cache: groups)
+        groups = list(commands._groups(str(tmp_path / "x.txt")))[2:3]
+        monkeypatch.setattr(commands, "_groups", lambda cache: groups)
         assert main(["doctor"]) == 1
         assert "neither" in capsys.readouterr().out
 
@@ -533,5 +533,5 @@ class TestMpi:
         monkeypatch.setattr(world, "find_mpiexec", lambda: false)
         found = by_name(MpiTarget.doctor.examine())
         assert found["MPI"].status is found["mpiexec"].status is Status.OK
-        assert found["mpiexec"].found == str(mpiexec.find_mpiexec())
+        assert found["mpiexec"].found == str(processes.find_mpiexec())
         assert found["ranks"].status is Status.NOTE

@@ -24,7 +24,7 @@ from autotune.cpu.rig import PROBE_BEST_S
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort
-from autotune.measuring.timing import MIN_CALLS, time_calls, timed
+from autotune.measuring.timing import MIN_CALLS, Stop, time_calls, timed
 from autotune.measuring.trial import PROBE_RATIO
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families
@@ -75,8 +75,9 @@ class FakeClock:
 
 
 def run(clock: FakeClock, **changes: float) -> Any:
-    limits = {"expected_s": 1e-3, "budget_s": 0.3, "interval": 0.02, "deadline_s": 10.0}
-    return time_calls(clock.call, clock=clock, **{**limits, **changes})
+    expected_s = changes.pop("expected_s", 1e-3)
+    limits = {"budget_s": 0.3, "interval": 0.02, "deadline_s": 10.0} | changes
+    return time_calls(clock.call, expected_s, Stop(**limits), clock=clock)  # type: ignore[arg-type]
 
 
 def test_steady_calls_are_timed_until_the_interval_is_narrow() -> None:

@@ -12,7 +12,7 @@ from mpi_grids import from_root, root_cost
 
 from autotune.core.errors import InputError
 from autotune.distributed.grid import BlockPartition, ProcessGrid, factorisations, span
-from autotune.distributed.mpi.cost_model import (
+from autotune.distributed.mpi.forecast import (
     NOMINAL,
     Machine,
     best_grids,

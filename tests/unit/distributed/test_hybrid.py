@@ -27,11 +27,10 @@ from autotune.core.errors import (
 )
 from autotune.core.limits import GpuLimits
 from autotune.core.paths import CacheLocations
-from autotune.distributed.hybrid.identity import check_alike
 from autotune.distributed.hybrid.kernel import HybridCall
 from autotune.distributed.hybrid.rig import PlacedCheck
-from autotune.distributed.hybrid.target import HybridTarget
-from autotune.distributed.machine.products import nearest_valid
+from autotune.distributed.hybrid.target import HybridTarget, check_alike
+from autotune.distributed.machine import nearest_valid
 from autotune.families.gpu.planning import Planner
 from autotune.families.local import local_problem
 from autotune.families.offers import default_family

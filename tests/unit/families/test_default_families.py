@@ -17,7 +17,7 @@ from autotune.core.device import DeviceLimits
 from autotune.core.errors import FamilyError, SpaceError
 from autotune.core.limits import HybridLimits, MpiLimits
 from autotune.cpu.kernel import write_program
-from autotune.distributed.mpi.local import mpi_program
+from autotune.distributed.mpi.loading import mpi_program
 from autotune.distributed.mpi.messages import LocalProduct
 from autotune.families.family import KernelFamily
 from autotune.families.local import local_problem

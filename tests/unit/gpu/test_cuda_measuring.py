@@ -49,9 +49,10 @@ from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Baseline, relative_speed, silent
 from autotune.measuring.messages import Series
-from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.rounds import MIN_ROUNDS, conclude, hold_rounds, take_turns
+from autotune.measuring.sharing import WorkerPool
+from autotune.measuring.timing import Stop
 from autotune.operations.cases import cases_of
 from autotune.operations.guarded import GUARD_BYTES
 from autotune.operations.problem import GEMM, Gemm
@@ -282,14 +283,10 @@ class FakeDevice:
 
 
 def run(device: FakeDevice, **changes: float) -> Series:
-    arguments = {
-        "launches": 1,
-        "expected_s": 1e-3,
-        "budget_s": 0.15,
-        "interval": 0.02,
-        "deadline_s": 10.0,
-    }
-    return time_batches(device.sample, **{**arguments, **changes})  # type: ignore[arg-type]
+    arguments = {"launches": 1, "expected_s": 1e-3} | changes
+    launches, expected_s = int(arguments.pop("launches")), arguments.pop("expected_s")
+    stop = Stop(**{"budget_s": 0.15, "interval": 0.02, "deadline_s": 10.0} | arguments)  # type: ignore[arg-type]
+    return time_batches(device.sample, launches, expected_s, stop)
 
 
 def test_steady_batches_are_timed_until_the_interval_is_narrow() -> None:

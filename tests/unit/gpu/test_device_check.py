@@ -17,6 +17,7 @@ from autotune.gpu.measure import memory
 from autotune.gpu.measure.bench import ProblemBench
 from autotune.gpu.measure.checks import DeviceCheck
 from autotune.gpu.measure.memory import OperandSets, Placement, SetMemory
+from autotune.measuring.timing import Stop
 from autotune.operations.cases import Case
 from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
@@ -288,11 +289,11 @@ def test_launches_that_are_timed_write_what_is_spoilt(
             multiply(check, base)
         seen[base] = now
 
-    bench = ProblemBench(check, launch, HostStopwatch(), 0.02, dict)
+    bench = ProblemBench(check, launch, HostStopwatch(), dict)
     for _ in range(3):
         bench.once()
         assert bench.judge("ieee").right
-        bench.series(3e-4, 0.05, deadline_s=1.0, enough=lambda low: False)
+        bench.series(3e-4, Stop(0.05, 0.02, 1.0))
         verdict = bench.judge_last("ieee")
         assert verdict.right is not cheat
         if cheat:

@@ -37,7 +37,7 @@ from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.numba_compiler import compile_numba, toolchain
 from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.gpu.nvidia.target import NumbaCudaTarget
-from autotune.measuring.pool import WorkerPool
+from autotune.measuring.sharing import WorkerPool
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families
 

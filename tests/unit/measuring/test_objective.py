@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -33,10 +33,9 @@ from autotune.measuring.messages import (
     Vendor,
     Visit,
 )
-from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import FIRST_RUNS, EnergyObserver, Pace, Rig
 from autotune.measuring.rounds import conclude
-from autotune.measuring.timing import time_calls
+from autotune.measuring.timing import UNKNOWN, Stop, time_calls
 from autotune.measuring.trial import BEHIND_SHARE, BRIEF_S, Race, Trials
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import Verdict
@@ -251,14 +250,7 @@ class Steady:
 
     settle = again
 
-    def series(
-        self,
-        expected_s: float,
-        budget_s: float,
-        *,
-        deadline_s: float,
-        enough: Callable[[float], bool],
-    ) -> Series:
+    def series(self, expected_s: float, stop: Stop) -> Series:
         return Series(self._usual_s, (self._usual_s, self._usual_s), 100)
 
     def judge(self, accuracy: str) -> Verdict:
@@ -266,7 +258,7 @@ class Steady:
 
     judge_last = judge
 
-    def observe(self, series: Series, budget_s: float) -> dict[str, float | int | str]:
+    def observe(self, series: Series, stop: Stop) -> dict[str, float | int | str]:
         return {}
 
 
@@ -336,11 +328,8 @@ class Contest:
 
         time_calls(
             self.call,
-            expected_s=1e-3,
-            budget_s=0.3,
-            interval=0.02,
-            deadline_s=10.0,
-            enough=enough,
+            1e-3,
+            Stop(0.3, 0.02, 10.0, enough),
             clock=lambda: self.now_ns,
         )
         return self.now_ns / 1e9
@@ -420,11 +409,9 @@ def test_batches_on_a_device_race_alike(factor: float) -> None:
         race = Race(best_s, RATIO)
         series = time_batches(
             lambda count, rng=rng: (1e-3 * factor * noisy(rng, 0.1, 0.02, count)).tolist(),
-            launches=1,
-            expected_s=1e-3,
-            budget_s=0.3,
-            interval=0.02,
-            enough=race.behind,
+            1,
+            1e-3,
+            Stop(0.3, 0.02, enough=race.behind),
         )
         spent[best_s] = series.calls
     if factor > 1:

@@ -20,8 +20,8 @@ from autotune.core.paths import data_dir
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, Visit
-from autotune.measuring.plausibility import UNKNOWN, Ceiling, cpu_ceiling, gpu_ceiling
 from autotune.measuring.rig import ClockedBench, Pace, Rig
+from autotune.measuring.timing import UNKNOWN, Ceiling, Stop, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
 from autotune.operations.formula import Formula
@@ -125,7 +125,7 @@ class HostRig:
         call = functools.partial(function, *inputs, out=output)
         call = cheat(self.check, call)
         poke = Poke(self.check.case, self.check.problem, self.check, call, rng)
-        self.bench = ClockedBench(self.check, call, 0.02, poke=poke if poked else None)
+        self.bench = ClockedBench(self.check, call, poke=poke if poked else None)
 
     def now(self) -> float:
         return time.monotonic()
@@ -170,7 +170,7 @@ def test_a_right_kernel_is_not_disturbed(dtype: str, layout: str) -> None:
     before = [each.copy() for each in rig.check.operands[:2]]
     for _ in range(5):
         rig.bench.once()
-        rig.bench.series(1e-5, 0.02, deadline_s=1.0, enough=lambda low: False)
+        rig.bench.series(1e-5, Stop(0.02, 0.02, 1.0))
         assert rig.bench.judge_last("ieee").right
     for now, then in zip(rig.check.operands, before, strict=False):
         np.testing.assert_array_equal(now, then)

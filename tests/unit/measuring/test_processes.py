@@ -20,9 +20,8 @@ import pytest
 from autotune.core.deadline import Deadline
 from autotune.core.errors import AutotuneError, OutOfTimeError, WorkerError
 from autotune.measuring import processes
-from autotune.measuring.pool import WorkerPool
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
-from autotune.measuring.sharing import SharedWorker, Subjects
+from autotune.measuring.sharing import SharedWorker, Subjects, WorkerPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

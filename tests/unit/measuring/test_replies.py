@@ -27,7 +27,7 @@ from autotune.distributed.mpi.messages import Reply as RanksReply
 from autotune.gpu.nvidia.cubin import KernelResources
 from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.gpu.nvidia.presence import Presence
-from autotune.measuring.channel import LIMIT, Channel
+from autotune.measuring.channel import LIMIT, Channel, ReplyError, decode, encode
 from autotune.measuring.child import changes, read_state, undo_outside
 from autotune.measuring.messages import (
     Confirm,
@@ -42,7 +42,6 @@ from autotune.measuring.messages import (
     answers,
 )
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
-from autotune.measuring.replies import ReplyError, decode, encode
 from autotune.serving.reports import HostCall
 
 if TYPE_CHECKING:

@@ -49,11 +49,9 @@ from autotune.operations.parts import Operand
 from autotune.operations.python_reference import PythonReference
 from autotune.operations.references import FullReference
 from autotune.operations.verification import Check
-from autotune.own.cuda_text import cuda_text
-from autotune.own.folder import write_folder
-from autotune.own.own_kernel import OwnKernel
-from autotune.own.shapes import sizes_of_call
-from autotune.own.toml_text import toml_lines
+from autotune.own.definition import toml_lines, write_folder
+from autotune.own.own_kernel import OwnKernel, sizes_of_call
+from autotune.own.templates import cuda_text
 from autotune.targets.families import catalog, find_operation
 from autotune.tuning.progress import Progress, ProgressLine
 
@@ -656,7 +654,7 @@ def test_folders_are_written_once_and_are_what_was_written(tmp_path: Path) -> No
 
 def test_processes_that_write_one_folder_agree(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from autotune.own.folder import write_folder;"
+        "import sys; from pathlib import Path; from autotune.own.definition import write_folder;"
         "files = {f'{i}.toml': 'x' * 10000 for i in range(20)};"
         "print(write_folder('one', files, Path(sys.argv[1])))"
     )

@@ -14,8 +14,7 @@ import pytest
 
 import autotune
 from autotune.core.errors import InputError
-from autotune.own.function_text import function_text
-from autotune.own.same_code import at_margin, without_annotations
+from autotune.own.function_text import at_margin, function_text, without_annotations
 
 MODULE = """
 import autotune

@@ -17,11 +17,11 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.measurement import Outcome
 from autotune.core.statistics import half_width_text
 from autotune.reporting import charts, facts, roofline, winning
-from autotune.reporting.amounts import Measure, duration_text, time_text
 from autotune.reporting.explore import MOST_EXPLORED
-from autotune.reporting.funnel import funnel_of
+from autotune.reporting.layout import Measure, duration_text, time_text
 from autotune.reporting.page import page_of, render
 from autotune.reporting.running import environment
+from autotune.reporting.spaces import funnel_of
 from autotune.reporting.study import FAILED, Study, Trial
 
 LARGEST = 3_000_000

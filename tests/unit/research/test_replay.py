@@ -13,7 +13,7 @@ import pytest
 
 from autotune.cli import main
 from autotune.core.errors import InputError, UnknownNameError
-from autotune.measuring.pool import WorkerPool
+from autotune.measuring.sharing import WorkerPool
 from autotune.research import Entry, RecordedSpace, replay, run_sampler, summarise
 
 SAMPLERS = ["auto", "tpe", "random", "exhaustive", "optuna.samplers.RandomSampler"]

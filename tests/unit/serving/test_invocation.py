@@ -20,8 +20,7 @@ from tuned_suspect import PROBLEM, store, tuned
 
 from autotune.cli import parse
 from autotune.cli.problems import problems
-from autotune.cli.scope import Scope
-from autotune.cli.targets import placed_target
+from autotune.cli.scope import Scope, placed_target
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import NotTunedError
 from autotune.core.paths import CacheLocations
@@ -29,7 +28,7 @@ from autotune.core.session import forget
 from autotune.cpu import identity
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.hybrid.target import HybridTarget
-from autotune.distributed.mpi.identity import device_of
+from autotune.distributed.mpi.evaluator import device_of
 from autotune.distributed.mpi.messages import GpuSet, RankSet
 from autotune.gpu.nvidia.target import CudaTarget
 from autotune.operations.problem import Gemm, Product

@@ -15,7 +15,7 @@ from records import PORTFOLIO, record
 
 from autotune import Gemm, load, tune
 from autotune.cli.terminal import drawn
-from autotune.cli.tune_preset import _Display, _text, _use_lines
+from autotune.cli.tuned import _Display, _preset_text, _use_lines
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import GEMM
@@ -321,7 +321,7 @@ def test_element_types_take_turns_and_the_most_promising_go_first() -> None:
 
 
 def test_means_leave_out_what_is_noisy_and_say_over_how_many() -> None:
-    text = _text(
+    text = _preset_text(
         [
             tuned(64, 2.0),
             tuned(128, 0.5),
@@ -341,7 +341,7 @@ def test_means_leave_out_what_is_noisy_and_say_over_how_many() -> None:
 
 
 def test_nothing_is_a_table_where_nothing_was_reached() -> None:
-    assert _text([unreached(64)]).splitlines() == [
+    assert _preset_text([unreached(64)]).splitlines() == [
         "1 of 1 not reached: too little is left of the 120 s: run it again to go on"
     ]
 

@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 from autotune import torch as tuned_torch  # noqa: E402
 from autotune.core.errors import InputError  # noqa: E402
 from autotune.torch import calls, disable  # noqa: E402
-from autotune.torch.gates import GATES  # noqa: E402
+from autotune.torch.switch import GATES  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

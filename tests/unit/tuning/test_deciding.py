@@ -15,7 +15,7 @@ from autotune.core.errors import InputError, StudyError, TuningFailedError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
-from autotune.measuring.noise import Competition, disagreement, throttling
+from autotune.measuring.rounds import Competition, disagreement, throttling
 from autotune.search.reading import read_study
 from autotune.serving.lookup import look_up
 from autotune.store import TuningCache

@@ -18,15 +18,17 @@ import sys
 from collections.abc import Iterator
 
 from autotune.core.interpreter import python
-from autotune.distributed.mpi.patience import VARIABLE, OwnTime, patience_s
 from autotune.distributed.mpi.processes import (
     NODE_NAMES,
     RANK_NAMES,
     SIZE_NAMES,
+    VARIABLE,
+    OwnTime,
     local_ranks,
     mapped,
     named_ranks,
     number_in,
+    patience_s,
     process_of,
     unlink,
 )

@@ -19,8 +19,15 @@ from autotune.core import session
 from autotune.core.errors import AutotuneError, OperandError
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.loading import MakePlan
-from autotune.distributed.mpi.patience import VARIABLE, OwnTime, patience_s
-from autotune.distributed.mpi.processes import local_ranks, mapped, named_ranks, unlink
+from autotune.distributed.mpi.processes import (
+    VARIABLE,
+    OwnTime,
+    local_ranks,
+    mapped,
+    named_ranks,
+    patience_s,
+    unlink,
+)
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm, Request

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError
 from autotune.core.processors import affinity_count
-from autotune.distributed.mpi.gpu.gpus import describe_gpus
+from autotune.distributed.mpi.gpu.cuda import describe_gpus
 from autotune.distributed.mpi.messages import (
     FAULT,
     MeasureNetwork,
@@ -25,12 +25,9 @@ from autotune.distributed.mpi.messages import (
     Request,
     Setup,
 )
-from autotune.distributed.mpi.mpiexec import parse_library
-from autotune.distributed.mpi.processes import unlink_segments
-from autotune.distributed.mpi.ranks.rig import MpiRig
-from autotune.distributed.mpi.ranks.timing import measure_network
-from autotune.measuring.channel import Channel
-from autotune.measuring.replies import encode
+from autotune.distributed.mpi.processes import parse_library, unlink_segments
+from autotune.distributed.mpi.ranks.rig import MpiRig, measure_network
+from autotune.measuring.channel import Channel, encode
 from autotune.measuring.trial import Trials
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Programs that all ranks run together, before operands that rank 0 has drawn and judges."""
+"""Programs that all ranks run and time together, before operands that rank 0 draws and judges."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -14,23 +15,102 @@ import threadpoolctl
 
 from autotune.core.errors import AutotuneError, CompileError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.core.statistics import median, median_interval
 from autotune.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.loading import MakePlan, load_product, load_program
-from autotune.distributed.mpi.messages import MpiProgram, Setup
+from autotune.distributed.mpi.messages import MpiProgram, Network, Setup
 from autotune.distributed.mpi.ranks.meeting import load_on_all
 from autotune.distributed.mpi.ranks.operands import PlacedCheck
-from autotune.distributed.mpi.ranks.timing import time_together, timed_together
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.messages import Evaluated, Program, Series, Vendor
-from autotune.measuring.plausibility import UNKNOWN
 from autotune.measuring.rig import OTHER_CONTENTS, RANK_PRODUCTS, ClockedBench, Pace, affordable
+from autotune.measuring.timing import UNKNOWN, Stop
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
+
+LENGTHS = (8, 1 << 22)
+"""Bytes of the messages timed: the shortest gives the latency, both together the bandwidth."""
+
+ROUNDS = (400, 25)
+"""Number of times that they are sent."""
+
+
+def timed_together(comm: Intracomm, call: Callable[[], object]) -> float:
+    """Seconds from when the first rank begins a call until the last has made it, on every rank.
+
+    A barrier comes first. Where there are more ranks than cores, some leave it only when others
+    have finished: a rank's own time would miss that. Nodes have clocks of their own; on several,
+    it is the time of the rank that takes longest.
+    """
+    from mpi4py import MPI
+
+    node = zlib.crc32(MPI.Get_processor_name().encode())
+    comm.Barrier()
+    start = time.perf_counter()
+    call()
+    end = time.perf_counter()
+    mine = np.array([end - start, end, -start, node, -node], "float64")
+    most = np.empty_like(mine)
+    comm.Allreduce(mine, most, MPI.MAX)
+    longest, last, first, one, same = map(float, most)
+    # A coarse clock may have seen nothing; nothing takes less than its unit.
+    return max(last + first if one == -same else longest, 1e-9)
+
+
+def time_together(comm: Intracomm, call: Callable[[], object], stop: Stop) -> Series:
+    """Time a call that has been warmed up, until it is enough.
+
+    That follows from the times alone, which all ranks have alike: none needs to be told.
+    """
+    samples: list[float] = []
+    while True:
+        samples.append(timed_together(comm, call))
+        if stop.done(samples, sum(samples)):
+            break
+    return Series(median(samples), median_interval(samples), len(samples))
+
+
+def measure_network(comm: Intracomm) -> Network:
+    """Send messages to and fro between ranks 0 and 1; called by all ranks.
+
+    The model is that of Hockney, "The communication challenge for MPP", Parallel Computing 20,
+    1994: time = latency + length / bandwidth. With one rank there are no messages, and they cost
+    nothing.
+    """
+    if comm.size == 1:
+        return Network(0.0, 0.0)
+    short_s, long_s = (
+        _one_way_s(comm, length, rounds) for length, rounds in zip(LENGTHS, ROUNDS, strict=True)
+    )
+    per_byte = max(0.0, long_s - short_s) / (LENGTHS[1] - LENGTHS[0])
+    return Network(short_s, per_byte)
+
+
+def _one_way_s(comm: Intracomm, length: int, rounds: int) -> float:
+    """Half the shortest time of a message there and back, on every rank.
+
+    The shortest: the others were held up by something else.
+    """
+    message = np.zeros(length, "uint8")
+    samples = []
+    comm.Barrier()
+    for _ in range(rounds):
+        start = time.perf_counter()
+        if comm.rank == 0:
+            comm.Send(message, 1)
+            comm.Recv(message, 1)
+        elif comm.rank == 1:
+            comm.Recv(message, 0)
+            comm.Send(message, 0)
+        samples.append((time.perf_counter() - start) / 2)
+    seconds: float = comm.bcast(min(samples), 0)
+    return seconds
+
 
 _Resource = TypeVar("_Resource", "MakePlan", "GpuRank")
 
@@ -94,14 +174,10 @@ class MpiRig:
     def vendor(self, vendor: Vendor) -> Iterator[ClockedBench]:
         """The baseline on rank 0; the other ranks, once they have their GPUs, go back to sleep."""
         alone = self.setup.alone
-        check, interval = self.checks.get(self.large), self.setup.effort.interval
+        check = self.checks.get(self.large)
         if alone is not None:
             gpu = self._on_all(lambda: load_product(alone, self._programs, self.comm))
-            yield (
-                _QuietBench()
-                if check is None
-                else ClockedBench(check, _on_gpu(gpu, check), interval)
-            )
+            yield _QuietBench() if check is None else ClockedBench(check, _on_gpu(gpu, check))
             gpu.close()
             return
         if check is None:
@@ -109,7 +185,7 @@ class MpiRig:
             return
         call = functools.partial(np.matmul, check.a, check.b, out=check.c)
         with threadpoolctl.threadpool_limits(limits=vendor.threads, user_api="blas"):
-            yield ClockedBench(check, call, interval)
+            yield ClockedBench(check, call)
 
     def redraw(self, seed: int) -> None:
         """Draw all operands afresh, unless they are of this seed already."""
@@ -175,7 +251,7 @@ class _Loaded:
         check, dtype, gpu = rig.checks.get(case), setup.problem.dtype, self._make_plan.gpu
         placed = PlacedCheck(rig.comm, case, check, plan, setup.distributed, dtype, gpu)
         with np.errstate(all="ignore"):  # of NaN and infinity, which NumPy would tell users of
-            yield RankBench(rig.comm, placed, setup.effort.interval)
+            yield RankBench(rig.comm, placed)
         plan.free()  # not after an error: what fails on one rank is not met by the others
 
     def problem(self) -> contextlib.AbstractContextManager[RankBench]:
@@ -191,11 +267,10 @@ class RankBench(ClockedBench):
     Args:
         comm: the ranks.
         placed: the operands, wherever they are.
-        interval: see `ClockedBench`.
     """
 
-    def __init__(self, comm: Intracomm, placed: PlacedCheck, interval: float) -> None:
-        super().__init__(placed, placed.call, interval)
+    def __init__(self, comm: Intracomm, placed: PlacedCheck) -> None:
+        super().__init__(placed, placed.call)
         self._comm = comm
 
     def settle(self) -> float:
@@ -206,23 +281,9 @@ class RankBench(ClockedBench):
         """Seconds of one more call, from the first rank's begin to the last one's end."""
         return timed_together(self._comm, self._call)
 
-    def series(
-        self,
-        expected_s: float,
-        budget_s: float,
-        *,
-        deadline_s: float,
-        enough: Callable[[float], bool],
-    ) -> Series:
+    def series(self, expected_s: float, stop: Stop) -> Series:
         """Time calls; see `time_together`."""
-        return time_together(
-            self._comm,
-            self._call,
-            budget_s=budget_s,
-            interval=self._interval,
-            deadline_s=deadline_s,
-            enough=enough,
-        )
+        return time_together(self._comm, self._call, stop)
 
 
 class _QuietBench(ClockedBench):
@@ -237,12 +298,5 @@ class _QuietBench(ClockedBench):
     def settle(self) -> float:
         return math.nan
 
-    def series(
-        self,
-        expected_s: float,
-        budget_s: float,
-        *,
-        deadline_s: float,
-        enough: Callable[[float], bool],
-    ) -> Series:
+    def series(self, expected_s: float, stop: Stop) -> Series:
         return Series(math.nan, (math.nan, math.nan), 0)

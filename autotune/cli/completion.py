@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from autotune.cli.options import CommandResult, common
+from autotune.cli.parser import CommandResult, common
 from autotune.core.errors import MissingDependencyError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -101,7 +101,7 @@ def _families(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
 
     target = getattr(parsed_args, "target", None) or "*"
     if target == "*" and parsed_args.command in _RUNNING:
-        from autotune.cli.targets import choose_target
+        from autotune.cli.scope import choose_target
 
         target = choose_target(parsed_args)
     operation = getattr(parsed_args, "operation", None) or "gemm"
@@ -216,7 +216,7 @@ _INSTALL = {
 }
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_completion(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "completion",

@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import CommandResult, common
+from autotune.cli.parser import CommandResult, common
 from autotune.cli.problems import operation_option, problem_options, problems
 from autotune.cli.records import find_record, user_cache
-from autotune.cli.scope import Scope
-from autotune.cli.targets import read_device, target_options
+from autotune.cli.scope import Scope, read_device, target_options
 from autotune.core.configuration import Configuration, Value
 from autotune.core.errors import (
     AutotuneError,
@@ -24,9 +23,6 @@ from autotune.core.errors import (
 from autotune.core.suggestions import must_be
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from autotune.core.configuration import Configuration
     from autotune.core.device import Device, DeviceLimits
     from autotune.families.family import KernelFamily
     from autotune.families.gpu.launch import LaunchPlan
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_emit(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "emit",

@@ -1,32 +1,144 @@
-"""``autotune doctor``: look at this machine, and say how to mend what is wrong."""
+"""``autotune device`` and ``autotune doctor``: what this machine is, and what is wrong with it."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import platform
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.environment import environment_checks
-from autotune.cli.options import CommandResult, common
+from autotune.cli.parser import CommandResult, common
+from autotune.cli.runs import THREADS, check_threads
+from autotune.cli.scope import choose_target, read_device, target_options
 from autotune.cli.terminal import Style, folded, plain, styled
+from autotune.core.arguments import is_on
 from autotune.core.check import Check, Status, attempt
-from autotune.core.paths import CacheLocations, data_dir
+from autotune.core.paths import CacheLocations, data_dir, expanded
+from autotune.core.suggestions import did_you_mean
 from autotune.store.examining import cache_checks, layer_checks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from packaging.requirements import Requirement
+
+
+def add_device(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "device",
+        parents=[common(), target_options()],
+        help="show the device's fingerprint, limits, toolchain and state",
+        description="Shows the fingerprint that records are keyed by, the limits that prune "
+        "spaces, and the toolchain and state recorded beside every result; and every GPU that is "
+        "here, whether it can be used or not.",
+    )
+    parser.set_defaults(run=run_device)
+
+
+def run_device(args: argparse.Namespace) -> CommandResult:
+    """Read the device, or describe one that is known by name; list the GPUs that are here."""
+    from autotune.targets.registry import target_classes
+
+    here = [found for each in target_classes() if (found := each.doctor.found()) is not None]
+    device = read_device(choose_target(args), args)
+    document = {
+        "fingerprint": device.fingerprint.key() | {"digest": device.fingerprint.digest},
+        "limits": device.limits.names(),
+        "toolchain": dict(device.toolchain),
+        "state": dict(device.state),
+        **{found.kind.lower(): list(found.documents) for found in here},
+    }
+    lines = [f"{device.fingerprint.name}  ({device.fingerprint.slug})"]
+    for title, fields in (
+        ("fingerprint", device.fingerprint.fields),
+        ("limits", device.limits.names()),
+        ("toolchain", device.toolchain),
+        ("state", device.state),
+    ):
+        if fields:
+            lines.append(f"\n{styled(title, Style.BOLD)}")
+            width = max(map(len, fields))
+            lines.extend(f"  {name:<{width}}  {value}" for name, value in fields.items())
+    for found in here:
+        if found.texts:
+            unused = f" (not used: {found.missing})" if found.missing else ""
+            lines.append(f"\n{styled(f'{found.kind} here', Style.BOLD)}{unused}")
+            lines.extend(f"  {number}  {text}" for number, text in enumerate(found.texts))
+    return CommandResult(document, "\n".join(lines))
+
+
+PREFIX = "AUTOTUNE_"
+
+VARIABLES: Mapping[str, str] = {
+    "AUTOTUNE_BACKGROUND": "0 compiles in the call that needs it, nothing in the background",
+    "AUTOTUNE_CACHE": "folder or .sqlite file of the user's cache",
+    "AUTOTUNE_FAMILIES": "folders with families of one's own",
+    "AUTOTUNE_GPUS": "files that describe GPUs of one's own",
+    "AUTOTUNE_LOG": "a file, or stderr, that is told which kernel computes what",
+    "AUTOTUNE_MPI_TIMEOUT": "seconds that ranks wait for each other",
+    "AUTOTUNE_RECORD": "a file that a program writes the shapes to that it computes",
+    "AUTOTUNE_RECORDS": "read-only layers of records under the cache",
+    "AUTOTUNE_TUNE": "0 forbids kernels of one's own to tune at a call",
+}
+"""The meaning of each; `docs/commands.md` says more."""
+
+_OTHERS = frozenset({"AUTOTUNE_REQUIRE_GPU", "AUTOTUNE_WORKER"})
+"""Of the tests, and of worker processes."""
+
+
+def environment_checks() -> Iterator[Check]:
+    """Look at the variables that are set: unknown ones, and values that are none."""
+    known = {*VARIABLES, *_OTHERS}
+    for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
+        if name not in known:
+            meant = did_you_mean(name, VARIABLES).removeprefix("; ")
+            yield Check.note(name, "is no variable of autotune's", meant or f"unset {name}")
+    yield attempt("variables", _choices)
+    if os.environ.get(THREADS):
+        yield attempt(THREADS, _threads)
+    listed = os.environ.get("AUTOTUNE_RECORD")
+    if listed:
+        yield attempt("AUTOTUNE_RECORD", lambda: _recorded(expanded(listed)))
+
+
+def _threads() -> Check:
+    check_threads()
+    return Check.ok(THREADS, os.environ[THREADS])
+
+
+def _choices() -> Check:
+    """The values that are choices.
+
+    Raises:
+        InputError: one is none.
+    """
+    for name in ("AUTOTUNE_BACKGROUND", "AUTOTUNE_TUNE"):
+        is_on(name)
+    given = [name for name in VARIABLES if os.environ.get(name)]
+    return Check.ok("variables", f"{', '.join(given)} set" if given else "none set")
+
+
+def _recorded(path: Path) -> Check:
+    """A check that a program can write its shapes there."""
+    place = path if path.exists() else path.absolute().parent
+    if not place.exists() or path.is_dir() or not os.access(place, os.W_OK):
+        return Check.note(
+            "AUTOTUNE_RECORD",
+            f"{path} cannot be written: shapes are not recorded",
+            "name a file in a folder that can be written",
+        )
+    return Check.ok("AUTOTUNE_RECORD", f"shapes are written to {path}")
+
 
 Group = tuple[str, Callable[[], Iterable[Check]]]
 """The groups of checks, by name."""
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "doctor",
@@ -35,10 +147,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "GPU, driver, compilers, threads, MPI; and says how to mend what is wrong. Exits with 1 "
         "where something keeps a device that is here, or the cache, from working.",
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_doctor)
 
 
-def run(args: argparse.Namespace) -> CommandResult:
+def run_doctor(args: argparse.Namespace) -> CommandResult:
     """Look at everything, one group after the other."""
     found: list[tuple[str, list[Check]]] = []
     live = sys.stderr.isatty() and not args.quiet

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import CommandResult, common
 from autotune.cli.outputs import check_outputs
+from autotune.cli.parser import CommandResult, common
 from autotune.cli.records import (
     Here,
     Verifier,
@@ -21,7 +21,7 @@ from autotune.cli.records import (
     subject,
     user_cache,
 )
-from autotune.cli.targets import target_options
+from autotune.cli.scope import target_options
 from autotune.cli.terminal import Style, ratio, styled, table
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
@@ -41,12 +41,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Mapping
 
-
 _MAX_DAYS = 36500
 _COLOURS = {"stale": Style.YELLOW, "invalid": Style.RED}
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command and its actions."""
     parser = commands.add_parser(
         "cache",

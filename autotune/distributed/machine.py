@@ -1,22 +1,187 @@
-"""GPUs of this host: their memory, streams, events, copies and products."""
+"""GPUs of this host for threads and ranks alike: memory, streams, events, copies and products."""
 
 from __future__ import annotations
 
 import contextlib
 import struct
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 from numpy.typing import NDArray
 
+from autotune.core.configuration import Candidate, Configuration
 from autotune.core.dtypes import DTYPES
-from autotune.distributed.machine.products import Products
-from autotune.families.gpu.launch import LaunchStep
+from autotune.core.errors import CompileError, InputError
+from autotune.core.limits import GpuLimits
+from autotune.families.catalog import catalog
+from autotune.families.family import KernelFamily
+from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep
+from autotune.families.gpu.planning import Planner
+from autotune.families.program_cache import ProgramCache
+from autotune.families.rendering import Source
+from autotune.gpu.compiling import CompileRequest, Refused, compile_kept
 from autotune.gpu.driver import activated, driver, driver_errors
 from autotune.gpu.interface import Driver, Memory, Module, Run
+from autotune.gpu.launch.code import make_program
+from autotune.gpu.launch.kernel import GpuKernel, Launch
 from autotune.gpu.matrix import HOST, DeviceMatrix
+from autotune.gpu.nvidia.target import CudaTarget
+from autotune.operations.problem import Gemm
+
+
+@dataclass(frozen=True, slots=True)
+class LocalKernel:
+    """A kernel for the part of a product that one GPU has; it can be sent between processes.
+
+    Attributes:
+        candidate: of target cuda.
+        digest: its family's.
+        limits: of the GPUs, which are all alike.
+        binary: what it was compiled to; None compiles it.
+    """
+
+    candidate: Candidate
+    digest: str
+    dtype: str
+    limits: GpuLimits
+    binary: Binary | None
+
+
+class Enqueues(Protocol):
+    """Copies, products and events on streams.
+
+    A matrix is an `autotune.gpu.matrix.DeviceMatrix`, or a NumPy array of the host. A stream does
+    its work in order. Only `finish` waits for it; copies of pageable host memory may, too.
+    """
+
+    def lock(self, array: NDArray[Any]) -> Any:
+        """Page-lock an array where it is; the result is for `unlock`, None where refused."""
+
+    def unlock(self, locked: Any) -> None:
+        """Undo `lock`."""
+
+    def copy(self, target: Any, source: Any, stream: Any) -> None:
+        """Copy a matrix, on a stream of a GPU that one of them is on."""
+
+    def multiply(self, a: Any, b: Any, c: Any, alpha: float, beta: float, stream: Any) -> None:
+        """``c = alpha a b + beta c``, all on the GPU of the stream; zero means c is not read."""
+
+    def record(self, stream: Any) -> Any:
+        """An event that comes to pass when all that is on the stream now is done."""
+
+    def wait(self, stream: Any, event: Any) -> None:
+        """Let later work of a stream wait for an event of any GPU's stream."""
+
+    def finish(self, what: Any) -> None:
+        """Wait, on the host, for an event or for all that is on a stream."""
+
+    def reuse_events(self) -> None:
+        """Take all events back: they have come to pass, and nobody asks for them any more."""
+
+
+class Products:
+    """Kernels, loaded on every GPU that asks for them.
+
+    Args:
+        kernels: best first, and all for one element type and kind of GPU. The first that is valid
+            for some sizes serves them; sizes that none is valid for get the nearest configuration
+            to the first one that is.
+        programs: holds sources and binaries.
+
+    Raises:
+        InputError: a family is not here, or not the one that a kernel was made from.
+    """
+
+    def __init__(self, kernels: Sequence[LocalKernel], programs: ProgramCache) -> None:
+        families = catalog("cuda", languages={"cuda": CudaTarget.language()}, strict=False)
+        self._dtype, self._limits = kernels[0].dtype, kernels[0].limits
+        self._programs = programs
+        self._kernels: list[tuple[Planner, Binary | None]] = []
+        for kernel in kernels:
+            name = kernel.candidate.family
+            if name not in families or families[name].digest != kernel.digest:
+                raise InputError(f"family {name!r} of target cuda must be the same on all nodes")
+            planner = self._planner(families[name], kernel.candidate.configuration)
+            self._kernels.append((planner, kernel.binary))
+        self._loaded: dict[tuple[int, str, Configuration], GpuKernel] = {}
+        self._lock = threading.Lock()
+        self._launches: dict[tuple[int, int, int, int], Launch] = {}
+
+    def launch(self, device: int, m: int, n: int, k: int) -> Launch:
+        """A function that enqueues products of these sizes on a GPU.
+
+        Raises:
+            CompileError: the compiler refuses the kernel.
+            LaunchError: the driver refuses it.
+            SpaceError: nothing is valid for these sizes.
+        """
+        key = device, m, n, k
+        launch = self._launches.get(key)
+        if launch is None:
+            with self._lock:
+                launch = self._launches.get(key) or self._make(device, Gemm(m, n, k, self._dtype))
+                self._launches[key] = launch
+        return launch
+
+    def compile(self, text: str, name: str) -> bytes:
+        """The binary of a kernel that a program brings along; a refusal is a CompileError."""
+        source = Source(text, name, (), "cuda", ".cu")
+        request = CompileRequest(source, "hybrid", self._limits.architecture)
+        reply = compile_kept(self._programs, request)
+        if isinstance(reply, Refused):
+            raise CompileError(f"the program's kernel {name} does not compile: {reply.reason}")
+        return reply.cubin
+
+    def close(self) -> None:
+        """Unload the kernels."""
+        self._launches.clear()
+        for kernel in self._loaded.values():
+            kernel.close()
+        self._loaded.clear()
+
+    def _make(self, device: int, problem: Gemm) -> Launch:
+        planner, binary, plan = self._plan(problem)
+        family, configuration = planner.family, planner.configuration
+        key = device, family.name, configuration
+        kernel = self._loaded.get(key)
+        if kernel is None:
+            program = make_program(
+                family, configuration, problem, self._limits, self._programs, binary
+            )
+            kernel = self._loaded[key] = GpuKernel(program, device)
+        return kernel.launcher(plan)
+
+    def _plan(self, problem: Gemm) -> tuple[Planner, Binary | None, LaunchPlan]:
+        """The configuration for these sizes, its binary and its launch."""
+        for planner, binary in self._kernels:
+            plan = planner.find(problem)
+            if plan is not None:
+                return planner, binary, plan
+        best, _ = self._kernels[0]
+        nearest = nearest_valid(best.family, best.configuration, problem, self._limits)
+        planner = self._planner(best.family, nearest)
+        return planner, None, planner.plan(problem)
+
+    def _planner(self, family: KernelFamily, configuration: Configuration) -> Planner:
+        return Planner(family, configuration, self._dtype, self._limits)
+
+
+def nearest_valid(
+    family: KernelFamily, wanted: Configuration, problem: Gemm, limits: GpuLimits
+) -> Configuration:
+    """The configuration that is valid for a problem and nearest to the one that is wanted.
+
+    Raises:
+        SpaceError: the family has none.
+    """
+    space = family.space(problem, limits)
+    row = space.nearest(wanted, ())
+    return family.default(problem, limits) if row is None else space[row]
+
 
 _Kind: TypeAlias = tuple[int, bool]
 """A stream's GPU, and whether the stream is urgent."""
@@ -26,7 +191,7 @@ _GRID = (8, 512, 1)
 
 
 class GpuMachine:
-    """GPUs of this host; see `autotune.distributed.hybrid.machine.Machine`.
+    """GPUs of this host; see `autotune.distributed.hybrid.kernel.Machine`.
 
     `close` frees what has not been freed.
 

@@ -1,17 +1,22 @@
-"""``autotune replay``: compare samplers on recorded spaces."""
+"""``autotune sweep`` and ``autotune replay``: spaces measured, and samplers compared on them."""
 
 from __future__ import annotations
 
 import argparse
 import csv
 import io
+import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.options import CommandResult, common
 from autotune.cli.outputs import attempted, check_outputs
+from autotune.cli.parser import CommandResult, common
+from autotune.cli.problems import operation_argument, problem_options, shapes_text
 from autotune.cli.records import counted
+from autotune.cli.runs import check_run, family_option, problems_of, run_each, run_options
+from autotune.cli.scope import target_options
 from autotune.cli.terminal import table
 from autotune.core.errors import InputError
 from autotune.core.writing import deliver
@@ -20,6 +25,127 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.research import RecordedSpace, Summary
+    from autotune.research.sweeps import SweepResult
+
+
+def add_sweep(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "sweep",
+        parents=[common(), problem_options(), target_options()],
+        description="Measures every valid configuration of the families for each problem, in "
+        "random order. An interrupted sweep goes on where it was when it is started again. What "
+        "it wrote can be replayed: autotune replay FILE.",
+    )
+    operation_argument(parser, "sweep")
+    family_option(parser, "sweep")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="measure a random N of them (default: all)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="draws the order (default 0)"
+    )
+    parser.add_argument(
+        "--racing",
+        action="store_true",
+        help="abandon what is far behind the best (default: time everything to the end)",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="write the measurements to a file: CSV if it ends in .csv, otherwise JSON",
+    )
+    parser.add_argument("--study", metavar="NAME", help="name of the study behind the sweep")
+    run_options(parser)
+    parser.set_defaults(run=run_sweep)
+
+
+def run_sweep(args: argparse.Namespace) -> CommandResult:
+    """Sweep every problem asked for."""
+    check_run(args)
+    scope, todo = problems_of(args)
+    for option in ("study", "output"):
+        if getattr(args, option) is not None and len(todo) > 1:
+            raise InputError(f"--{option} is for one shape, got {len(todo)}")
+    from autotune.research.sweeps import sweep
+
+    results: list[SweepResult] = run_each(
+        args,
+        scope.target,
+        todo,
+        sweep,
+        doing="sweeping",
+        outputs={"the measurements": args.output},
+        shared=lambda result: {"study": result.study},
+        limit=args.limit,
+        racing=args.racing,
+    )
+    return CommandResult(
+        document=[sweep_document(result) for result in results],
+        text="\n\n".join(summary(result) for result in results),
+        exit_code=0 if all(result.measured for result in results) else 1,
+        failure=attempted(args.output, lambda path: _write(path, results[0])),
+    )
+
+
+def sweep_document(result: SweepResult) -> dict[str, Any]:
+    """The JSON document of one swept problem."""
+    from autotune.research import sweeps
+
+    return {
+        "operation": result.problem.operation,
+        "problem": result.problem.key(),
+        "target": result.target,
+        "device": result.device,
+        "study": result.study,
+        "seed": result.seed,
+        "size": result.size,
+        "wanted": result.wanted,
+        "complete": result.complete,
+        "counts": {str(outcome): n for outcome, n in result.counts.items()},
+        "seconds": round(result.seconds, 3),
+        "measurements": [
+            sweeps.document(each.candidate, each.measurement) for each in result.measured
+        ],
+    }
+
+
+def summary(result: SweepResult) -> str:
+    """Count of what was measured, and the fastest."""
+    counts = ", ".join(f"{n} {outcome}" for outcome, n in sorted(result.counts.items()))
+    lines = [
+        f"{shapes_text(result.problem, blas=True)} on {result.device}",
+        f"sweep     {len(result.measured):,} of {result.wanted:,} configurations measured "
+        f"({counts or 'none'}), {result.size:,} are valid; {result.seconds:.1f} s in this run",
+    ]
+    timed = [
+        (each.measurement.median_s, str(each.candidate))
+        for each in result.measured
+        if each.measurement.ok and each.measurement.median_s
+    ]
+    if timed:
+        median_s, best = min(timed)
+        lines.append(
+            f"fastest   {best}\n          {median_s * 1e3:.4g} ms, "
+            f"{result.problem.flops / median_s / 1e9:.1f} GFLOP/s"
+        )
+    if not result.complete:
+        lines.append("go on     with the same command")
+    lines.append(f"replay    {shlex.join(['autotune', 'replay', '--study', result.study])}")
+    return "\n".join(lines)
+
+
+def _write(path: Path, result: SweepResult) -> None:
+    from autotune.research import sweeps
+
+    if path.suffix.lower() == ".csv":
+        text = sweeps.write_csv((each.candidate, each.measurement) for each in result.measured)
+    else:
+        text = json.dumps(sweep_document(result), indent=1) + "\n"
+    deliver(path, text.encode())
+
 
 MILESTONES = (25, 50, 100, 200, 400, 800)
 """Evaluations after which the table says how far the median run is."""
@@ -31,7 +157,7 @@ CSV_COLUMNS = ("file", "name", "sampler", "evaluation", "median", "p10", "p90", 
 """Fractions of the optimum, one row per evaluation; "random" is analytic."""
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "replay",
@@ -78,10 +204,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--csv", type=Path, metavar="FILE", help="also write the curves, a row per evaluation"
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run_replay)
 
 
-def run(args: argparse.Namespace) -> CommandResult:
+def run_replay(args: argparse.Namespace) -> CommandResult:
     """Replay every file with every sampler."""
     from autotune.core.paths import CacheLocations
     from autotune.research import read_recorded, recorded_from_cache, replay
@@ -118,7 +244,7 @@ def run(args: argparse.Namespace) -> CommandResult:
                 score = f"{summary.score:.3f}" if summary.telling else "-"
                 print(f"{recorded.name}: {sampler} scores {score}", file=note, flush=True)
             prior = [str(path) for path in args.prior] if sampler == _LEARNING else []
-            documents.append(_document(file, recorded, sampler, summary) | {"prior": prior})
+            documents.append(_replay_document(file, recorded, sampler, summary) | {"prior": prior})
             rows.append((recorded, sampler, summary))
     return CommandResult(
         documents,
@@ -129,7 +255,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     )
 
 
-def _document(
+def _replay_document(
     file: str, recorded: RecordedSpace, sampler: str, summary: Summary
 ) -> dict[str, Any]:
     """The JSON document of one file and sampler."""

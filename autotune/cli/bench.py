@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.environment import check_threads
-from autotune.cli.options import CommandResult, common
+from autotune.cli.parser import CommandResult, common
 from autotune.cli.problems import (
     DEFAULT_SHAPE,
     operation_argument,
@@ -18,8 +17,8 @@ from autotune.cli.problems import (
     problems,
     shapes_text,
 )
-from autotune.cli.scope import Scope
-from autotune.cli.targets import placed_target, target_options
+from autotune.cli.runs import check_threads, family_option
+from autotune.cli.scope import Scope, placed_target, target_options
 from autotune.cli.terminal import ratio, table
 from autotune.core import arguments
 from autotune.core.configuration import Candidate
@@ -31,8 +30,6 @@ from autotune.measuring.evaluator import Effort, relative_speed
 from autotune.measuring.processes import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from autotune.core.device import Device, DeviceLimits
     from autotune.core.measurement import Measurement
     from autotune.families.family import KernelFamily
@@ -45,7 +42,7 @@ LADDER_SHAPES = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096")
 """Shapes of a GPU's ladder, unless others are given."""
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "bench",
@@ -61,13 +58,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="measure every family's presets and default configuration too (on a GPU at "
         f"{', '.join(LADDER_SHAPES)} unless --shape says otherwise)",
     )
-    parser.add_argument(
-        "--family",
-        action="append",
-        default=[],
-        metavar="F",
-        help="measure only this family; may be given again (default: all)",
-    )
+    family_option(parser, "measure")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seeds the operands")
     parser.set_defaults(run=run)
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
-from autotune.distributed.mpi.gpu.memory import GpuMemory
-from autotune.distributed.mpi.gpu.order import span_of
+from autotune.distributed.mpi.gpu.memory import GpuMemory, span_of
 from autotune.gpu.matrix import DeviceMatrix
 
 if TYPE_CHECKING:

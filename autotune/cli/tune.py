@@ -6,28 +6,23 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.cli.environment import check_threads
-from autotune.cli.options import CommandResult, common, run_options
-from autotune.cli.outputs import attempted, check_outputs
-from autotune.cli.parser import rare
-from autotune.cli.problems import operation_argument, problem_options, problems, shapes_text
-from autotune.cli.scope import Scope
-from autotune.cli.targets import joined_target, target_options
-from autotune.cli.tuned import document, summary, winner
-from autotune.core import arguments
+from autotune.cli.outputs import attempted
+from autotune.cli.parser import CommandResult, common, rare
+from autotune.cli.problems import operation_argument, problem_options
+from autotune.cli.runs import check_run, family_option, problems_of, run_each, run_options
+from autotune.cli.scope import target_options
+from autotune.cli.tuned import document, run_named, summary, winner
 from autotune.core.errors import InputError
 from autotune.store import export_records
 
 if TYPE_CHECKING:
-    from autotune.operations.problem import Problem
-    from autotune.serving.target import Target
     from autotune.tuning.tuner import TuneResult
 
 DEFAULT_TRIALS = 200
 DEFAULT_TIMEOUT_S = 60.0
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser(
         "tune",
@@ -37,13 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     operation_argument(parser, "tune")
     search = parser.add_argument_group("search")
-    search.add_argument(
-        "--family",
-        action="append",
-        default=[],
-        metavar="F",
-        help="search only this family; may be given again (default: all)",
-    )
+    family_option(search, "search")
     search.add_argument("--trials", type=int, metavar="N", help="for each problem (default 200)")
     search.add_argument(
         "--timeout",
@@ -94,61 +83,35 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> CommandResult:
     """Tune every problem asked for."""
-    arguments.workers(args.workers)
-    check_threads()
+    check_run(args)
     if args.preset is not None or args.shapes is not None:
-        from autotune.cli.tune_preset import run_named
-
         return run_named(args)
     if args.dtypes is not None:
         raise InputError(f"--dtypes is for presets, got --dtypes {args.dtypes}: use --dtype")
-    scope = Scope.of(args, args.family)
-    todo = problems(args, scope)
+    scope, todo = problems_of(args)
     if args.study is not None and len(todo) > 1:
         raise InputError(f"--study {args.study!r} names one study, got {len(todo)} shapes")
-    results = []
-    with joined_target(scope.target, args) as joined:
-        check_outputs({"the export": args.export}, args)
-        for problem in todo:
-            results.append(_tune(args, problem, joined.target))
-            if results[-1].interrupted:
-                break
-        joined.results.extend(winner(result.best) for result in results)
+    from autotune.tuning.tuner import tune
+
+    trials = DEFAULT_TRIALS if args.trials is None else args.trials
+    timeout = DEFAULT_TIMEOUT_S if args.timeout is None else args.timeout
+    results: list[TuneResult] = run_each(
+        args,
+        scope.target,
+        todo,
+        tune,
+        doing="tuning",
+        ends=f": up to {trials} trials or {timeout:g} s",
+        outputs={"the export": args.export},
+        shared=lambda result: winner(result.best),
+        trials=trials,
+        timeout=timeout,
+        sampler=args.sampler,
+        objective=args.objective,
+    )
     best = [result.best for result in results]
     return CommandResult(
         document=[document(result) for result in results],
         text="\n\n".join(summary(result) for result in results),
         failure=attempted(args.export, lambda path: export_records(best, path)),
     )
-
-
-def _tune(args: argparse.Namespace, problem: Problem, target: Target) -> TuneResult:
-    from autotune.tuning.progress import ProgressLine
-    from autotune.tuning.tuner import tune
-
-    trials = DEFAULT_TRIALS if args.trials is None else args.trials
-    timeout = DEFAULT_TIMEOUT_S if args.timeout is None else args.timeout
-    line = ProgressLine(
-        f"tuning {shapes_text(problem)} on target {target.name}: "
-        f"up to {trials} trials or {timeout:g} s"
-    )
-    try:
-        return tune(
-            problem,
-            target=target,
-            device=args.device,
-            families=args.family,
-            extra_families=args.families,
-            trials=trials,
-            timeout=timeout,
-            sampler=args.sampler,
-            seed=args.seed,
-            cache=args.cache,
-            storage=args.storage,
-            study=args.study,
-            workers=args.workers,
-            objective=args.objective,
-            progress=None if args.quiet else line,
-        )
-    finally:
-        line.end()

@@ -1,1 +1,0 @@
-"""GPUs of this host as programs use them: matrices, memory, streams, events, copies, products."""

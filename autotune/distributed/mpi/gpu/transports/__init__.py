@@ -1,1 +1,0 @@
-"""Ways of a matrix from one rank's GPU to another's."""
