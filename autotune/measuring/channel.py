@@ -18,10 +18,17 @@ import select
 import socket
 import struct
 import threading
+import time
 import types
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError
+
+LOOK_S = 0.1
+"""Seconds after which a waiting caller looks whether the run is to end sooner than it was."""
 
 _BYTES = ""
 """Key of an object that stands for bytes: where they begin, and how many they are."""
@@ -269,6 +276,22 @@ class Channel:
             raise ReplyError("a reply to another request")
         self._number = secrets.token_bytes(_NUMBER)  # one reply is all that a request has
         return message[_NUMBER:]
+
+    def await_reply(self, timeout_s: float, run: Deadline, who: str) -> bytes | None:
+        """As `replied`, unless the run is over before.
+
+        Raises:
+            OutOfTimeError: it is, which says who had not answered.
+        """
+        until = time.monotonic() + timeout_s
+        while True:
+            left_s = min(LOOK_S, until - time.monotonic(), run.remaining_s)
+            if (content := self.replied(max(0.0, left_s))) is not None:
+                return content
+            if run.over:
+                raise OutOfTimeError(f"the run was over before {who} had answered")
+            if time.monotonic() >= until:
+                return None
 
     def poll(self, timeout_s: float | None) -> bytes | None:
         """The next message, if it is whole after that many seconds; None waits for more of it."""

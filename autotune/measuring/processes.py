@@ -25,16 +25,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import IO, Any, Self, TypedDict, Unpack
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, WorkerError
 from autotune.core.interpreter import python
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.channel import Channel, ReplyError, decode
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 START_TIMEOUT_S = 120.0
 """Seconds a set of ranks has to start; an mpiexec may hang."""
@@ -45,9 +42,6 @@ machine that others keep busy. All of it is code of ours, which ends."""
 
 STARTS = 2
 """Starts of a worker that dies, or is killed, before it is ready."""
-
-LOOK_S = 0.1
-"""Seconds after which a waiting caller looks whether the run is to end sooner than it was."""
 
 GRACE_S = 1.0
 """Seconds that processes have to end by themselves, where nothing went wrong."""
@@ -114,25 +108,74 @@ class Closing(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close(GRACE_S if kind is None else 0.0)
 
 
-class Child:
+class Running(ABC):
+    """Processes that were started, and the channel to the one that answers."""
+
+    channel: Channel
+    process: subprocess.Popen[bytes]
+    answered = 0
+    _finalizer: Callable[[], object]
+
+    @property
+    def innocent(self) -> bool:
+        """True if its death may be the doing of others: earlier requests may have left damage."""
+        return self.answered > 0
+
+    @abstractmethod
+    def epitaph(self) -> str:
+        """The end of the process, in one line."""
+
+    def end(self, grace_s: float) -> None:
+        """Close the channel, which asks the process to exit; kill it when it has not in time."""
+        self.channel.close()
+        if grace_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(grace_s)
+        self._finalizer()
+
+
+class Asking(Closing):
+    """Owner of processes that answer one request after the other; one that fails costs them."""
+
+    def _answer(
+        self, running: Running, expected: Any, wait: Callable[[], bytes | None], told: str
+    ) -> Any:
+        """What `wait` brings, as data of a type; `told` says that it brought nothing in time."""
+        try:
+            content = wait()
+            if content is not None:
+                return decode(content, expected)
+            failure = Failure(FailureKind.TIMED_OUT, told)
+        except ReplyError as error:
+            # A kernel has written to the socket, or over the memory of its process.
+            reason = f"sent what is no reply ({error}): killed"
+            failure = Failure(FailureKind.DIED, reason, innocent=running.answered > 0)
+        except OutOfTimeError:
+            self.close(grace_s=0)
+            raise
+        except Exception:  # usually EOFError: a process boundary
+            reason, innocent = running.epitaph(), running.innocent
+            failure = Failure(FailureKind.DIED, reason, innocent=innocent)
+        except BaseException:
+            # The reply is still to come and would answer the next request.
+            self.close(grace_s=0)
+            raise
+        self.close(grace_s=0)
+        return failure
+
+
+class Child(Running):
     """A running child: its process, the channel to it, and its output.
 
     Raises:
         WorkerError: no process can be started.
 
     Attributes:
-        channel: to ask it.
         ready: whether it has started, as far as is known.
-        answered: requests that it has answered.
     """
 
     def __init__(self, environment: Mapping[str, str], watched: bool) -> None:
@@ -163,20 +206,11 @@ class Child:
                 ) from error
             opened.pop_all()
         self.ready = False
-        self.answered = 0
         self._begun_bytes = 0
         # Also for a worker that nobody closed: at the latest when the interpreter exits.
         self._finalizer = weakref.finalize(
             self, _end, os.getpid(), self.process, self.channel, self._printed, mark
         )
-
-    def end(self, grace_s: float) -> None:
-        """Close the channel, which asks the child to exit; kill it when it has not in time."""
-        self.channel.close()
-        if grace_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace_s)
-        self._finalizer()
 
     def epitaph(self) -> str:
         """The end of the child, in one line."""
@@ -191,11 +225,8 @@ class Child:
 
     @property
     def innocent(self) -> bool:
-        """True if its death may be the doing of others than its last request.
-
-        Earlier requests may have left damage behind, and who kills is not the child.
-        """
-        return self.answered > 0 or self.process.poll() == -signal.SIGKILL
+        """As of all, and of who killed it."""
+        return super().innocent or self.process.poll() == -signal.SIGKILL
 
     def note_answer(self) -> None:
         """Count an answer, and see how large the child is by the first."""
@@ -266,7 +297,7 @@ class Options(TypedDict, total=False):
     renewed: bool
 
 
-class WorkerProcess(Closing):
+class WorkerProcess(Asking):
     """One child process that answers requests, started when first needed and again after a loss.
 
     On Linux the child also dies with the *thread* that started it (the kernel's rule for
@@ -351,31 +382,14 @@ class WorkerProcess(Closing):
         child = self._child
         if child is None:
             return Failure(FailureKind.DIED, "the worker process was closed")
-        try:
-            while (content := child.channel.replied(min(LOOK_S, self.remaining_s))) is None:
-                if self._run.over:
-                    raise OutOfTimeError("the run was over before a worker had answered")
-                if self.remaining_s == 0:
-                    self.close(grace_s=0)
-                    limit = f"no result within {self._timeout_s:g} s: killed"
-                    return Failure(FailureKind.TIMED_OUT, limit)
-            reply = decode(content, self._replies if child.ready else Failure | None)
-        except ReplyError as error:
-            # A kernel has written to the socket, or over the memory of its process.
-            self.close(grace_s=0)
-            reason = f"sent what is no reply ({error}): killed"
-            return Failure(FailureKind.DIED, reason, innocent=child.answered > 0)
-        except OutOfTimeError:
-            self.close(grace_s=0)
-            raise
-        except Exception:  # usually EOFError: a process boundary
-            reason, innocent = child.epitaph(), child.innocent
-            self.close(grace_s=0)
-            return Failure(FailureKind.DIED, reason, innocent=innocent)
-        except BaseException:
-            # The reply is still to come and would answer the next request.
-            self.close(grace_s=0)
-            raise
+        reply = self._answer(
+            child,
+            self._replies if child.ready else Failure | None,
+            lambda: child.channel.await_reply(self.remaining_s, self._run, "a worker"),
+            f"no result within {self._timeout_s:g} s: killed",
+        )
+        if self._child is None:
+            return reply
         if isinstance(reply, Failure) and reply.kind is FailureKind.CHANGED:
             self.close(grace_s=0)
         elif child.ready:

@@ -15,9 +15,9 @@ from typing import Any, Unpack
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, WorkerError
+from autotune.measuring.channel import LOOK_S
 from autotune.measuring.processes import (
     GRACE_S,
-    LOOK_S,
     PREPARE_TIMEOUT_S,
     Closing,
     Failure,

@@ -43,9 +43,10 @@ from autotune.measuring.backend import (
     compile_details,
     judge_compile_failure,
 )
+from autotune.measuring.channel import LOOK_S
 from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
 from autotune.measuring.messages import Reply
-from autotune.measuring.processes import LOOK_S, Failure
+from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker, WorkerPool
 from autotune.operations.cases import cases_of, special_cases
 

@@ -44,14 +44,12 @@ from autotune.distributed.mpi.ranks.ranks import (
     follow,
     send_all,
 )
-from autotune.measuring.channel import Channel, ReplyError, decode
+from autotune.measuring.channel import LOOK_S, Channel, ReplyError, decode
 from autotune.measuring.processes import (
     GRACE_S,
-    LOOK_S,
     START_TIMEOUT_S,
-    Closing,
-    Failure,
-    FailureKind,
+    Asking,
+    Running,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +92,7 @@ class Ranks(Protocol):
         """End the ranks, if they were started here."""
 
 
-class World(Closing):
+class World(Asking):
     """Ranks of this machine under one mpiexec, started when first needed.
 
     Rank 0 passes requests of this process on; between requests all ranks sleep. A request that is
@@ -163,29 +161,16 @@ class World(Closing):
         self.describe(run)
         started = self._started
         assert started is not None
-        try:
+
+        def wait() -> bytes | None:
             started.channel.ask(request)
-            content = _await_reply(started.channel, timeout_s, run)
-            if content is None:
-                self.close(grace_s=0)
-                limit = f"no result from {self._ranks} ranks within {timeout_s:g} s: killed"
-                return Failure(FailureKind.TIMED_OUT, limit)
-            reply = decode(content, Reply)
+            return started.channel.await_reply(timeout_s, run, "its ranks")
+
+        told = f"no result from {self._ranks} ranks within {timeout_s:g} s: killed"
+        reply = self._answer(started, Reply, wait, told)
+        if self._started is not None:
             started.answered += 1
-            return reply
-        except OutOfTimeError:
-            self.close(grace_s=0)
-            raise
-        except Exception as error:  # usually EOFError: a process boundary
-            # Ranks whose memory a kernel has overwritten can send anything.
-            sent = f"sent what is no reply ({error}): killed"
-            reason = sent if isinstance(error, ReplyError) else started.epitaph()
-            self.close(grace_s=0)
-            return Failure(FailureKind.DIED, reason, innocent=started.answered > 0)
-        except BaseException:
-            # The reply is still to come and would answer the next request.
-            self.close(grace_s=0)
-            raise
+        return reply
 
     def renew(self) -> None:
         """End the ranks; the next request starts others."""
@@ -202,7 +187,7 @@ class NotStartedError(AutotuneError):
     """Ranks were lost, or did not come, while they started."""
 
 
-class _Started:
+class _Started(Running):
     """A running mpiexec, the socket to its rank 0, and the output of all ranks.
 
     Raises:
@@ -213,7 +198,6 @@ class _Started:
     def __init__(
         self, command: list[str], kind: str, environment: dict[str, str], run: Deadline
     ) -> None:
-        self.answered = 0
         self._limit_s = patience_s(START_TIMEOUT_S)
         self._until = time.monotonic() + self._limit_s
         sweep()
@@ -255,14 +239,6 @@ class _Started:
             self._finalizer()
             raise
 
-    def end(self, grace_s: float) -> None:
-        """Close the socket, which asks the ranks to exit; kill them when they have not in time."""
-        self.channel.close()
-        if grace_s:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(grace_s)
-        self._finalizer()
-
     def epitaph(self) -> str:
         """The ranks' end in one line: the last words of the first of them to fail."""
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -298,24 +274,14 @@ class _Started:
         """The ranks' description of themselves, once they have started."""
         try:
             self.channel.ask(None)
-            content = _await_reply(self.channel, max(0.0, self._until - time.monotonic()), run)
+            left_s = max(0.0, self._until - time.monotonic())
+            content = self.channel.await_reply(left_s, run, "its ranks")
             if content is not None:
                 described: RankSet = decode(content, RankSet)
                 return described
         except (EOFError, OSError, ReplyError):
             raise NotStartedError(f"ranks did not start: {self.epitaph()}") from None
         raise NotStartedError(f"nothing heard from rank 0 within {self._limit_s:g} s of its start")
-
-
-def _await_reply(channel: Channel, timeout_s: float, deadline: Deadline) -> bytes | None:
-    """The encoded reply; None after so many seconds, an OutOfTimeError after the run."""
-    until = time.monotonic() + timeout_s
-    while (content := channel.replied(min(LOOK_S, until - time.monotonic()))) is None:
-        if deadline.over:
-            raise OutOfTimeError("the run was over before its ranks had answered")
-        if time.monotonic() >= until:
-            return None
-    return content
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
