@@ -75,7 +75,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, current: dict[int, int]) -> Iterator[
 
     monkeypatch.setitem(sys.modules, "torch", fake_torch(current))
     watching = types.SimpleNamespace(check_unrecorded=lambda: None, is_plain=None, is_watched=None)
-    monkeypatch.setitem(sys.modules, "autotune.arrays.torch", watching)
+    monkeypatch.setitem(sys.modules, "autotune.arrays.watching", watching)
     monkeypatch.setitem(sys.modules, "cupy", fake_cupy(current))
     for table in ("_BY_TYPE", "_PLAIN_BY_TYPE"):
         monkeypatch.setattr(libraries, table, {})
@@ -114,7 +114,7 @@ def test_what_pytorch_records_is_not_called(
     def check() -> None:
         raise OperandError("recorded")
 
-    watching: Any = sys.modules["autotune.arrays.torch"]
+    watching: Any = sys.modules["autotune.arrays.watching"]
     monkeypatch.setattr(watching, "check_unrecorded", check)
     a, b, c = (make("torch", each) for each in hosts())
     with pytest.raises(OperandError, match="recorded"):
