@@ -13,7 +13,6 @@ from autotune.cli.parser import rare
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.suggestions import must_be
 from autotune.core.version import __version__
-from autotune.operations.problem import GEMM, OPERATIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -180,7 +179,7 @@ def read_device(target: str, args: argparse.Namespace, problem: Problem | None =
     return placed_target(target, args).device(problem, args.device)
 
 
-_DEFAULT_OPERATION = GEMM.name
+_DEFAULT_OPERATION = "gemm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +219,7 @@ class Scope:
             UnknownNameError: there is no such target, operation or family.
             InputError: several targets or operations have the families.
         """
+        from autotune.operations.problem import OPERATIONS  # late: `families` needs no NumPy
         from autotune.targets.families import (
             find_families,
             load_families,

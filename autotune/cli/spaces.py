@@ -7,7 +7,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.parser import CommandResult, common
-from autotune.cli.problems import operation_option, problem_options, problems, shapes_text
 from autotune.cli.scope import Scope, choose_target, placed_target, read_device, target_options
 from autotune.cli.terminal import Style, folded, styled, table
 
@@ -142,6 +141,8 @@ def _family_text(family: KernelFamily, limits: DeviceLimits | None) -> str:
 
 def add_space(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
+    from autotune.cli.problems import operation_option, problem_options  # late: imports NumPy
+
     parser = commands.add_parser(
         "space",
         parents=[common(), problem_options(), target_options()],
@@ -158,6 +159,8 @@ def add_space(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def run_space(args: argparse.Namespace) -> CommandResult:
     """Count every family's space."""
+    from autotune.cli.problems import problems, shapes_text
+
     scope = Scope.of(args, args.family)
     target = placed_target(scope.target, args)
     documents, texts = [], []
