@@ -144,7 +144,7 @@ class Asking(Closing):
     def _answer(
         self, running: Running, expected: Any, wait: Callable[[], bytes | None], told: str
     ) -> Any:
-        """What `wait` brings, as data of a type; `told` says that it brought nothing in time."""
+        """The reply that `wait` brings, of a type; `told` says that there was none in time."""
         try:
             content = wait()
             if content is not None:
