@@ -118,6 +118,9 @@ class Launch:
         tensor_maps: what kernels are given after all other arguments.
         architecture_features: whether kernels are compiled for the device's very architecture,
             "sm_90a", whose features no other one has.
+        dependent: 1 where all these kernels wait themselves for those before them in the stream
+            (``griddepcontrol.wait``), so that they may begin earlier: CUDA C++ Programming Guide,
+            "Programmatic Dependent Launch".
     """
 
     grid: tuple[Expression, ...]
@@ -131,6 +134,7 @@ class Launch:
     cluster: tuple[Expression, ...] = (ONE, ONE, ONE)
     tensor_maps: tuple[TensorMap, ...] = ()
     architecture_features: bool = False
+    dependent: Expression = ZERO
 
     def maps(self, constants: Mapping[str, Value]) -> tuple[TensorMap, ...]:
         """The tensor maps that kernels are given, by what is compiled in."""
@@ -147,6 +151,7 @@ class Launch:
         maps = [part for each in self.tensor_maps for part in (each.when, *each.expressions)]
         workspace = () if self.workspace_bytes is None else (self.workspace_bytes,)
         own = (self.shared_bytes, self.resident_blocks, *workspace, self.zeroed_bytes)
+        own = (*own, self.dependent)
         return (*self.grid, *self.block, *self.cluster, *own, *further, *maps)
 
 
@@ -167,6 +172,7 @@ class Work:
             for tensor cores.
         warp: rows and columns of C for which a warp reads its operands once; None where every
             thread reads those of its own.
+        blocks: thread blocks that a unit has, which are a cluster.
     """
 
     tile: tuple[Expression, Expression, Expression]
@@ -176,6 +182,7 @@ class Work:
     share: Expression
     rate: Expression
     warp: tuple[Expression, Expression] | None = None
+    blocks: Expression = ONE
 
     @property
     def expressions(self) -> tuple[Expression, ...]:

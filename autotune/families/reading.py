@@ -14,7 +14,7 @@ from autotune.families.family import KernelFamily
 from autotune.families.gpu.launch_table import extents, launch_restrictions, read_launch, size
 from autotune.families.heading import read_heading
 from autotune.families.local import local_restrictions, read_local
-from autotune.families.parts import Launch, Preset, Work
+from autotune.families.parts import ONE, Launch, Preset, Work
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.operations.problem import (
@@ -277,8 +277,9 @@ def _work(table: Table, scope: Scope, language: Language) -> Work:
     if "warp" in table:
         down, across = extents(table, "warp", scope, "rows and columns", count=2)
         warp = down, across
+    blocks = size(table, "blocks", scope) if "blocks" in table else ONE
     table.close()
-    return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp)
+    return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp, blocks)
 
 
 def _following(parameters: Iterable[str], derived: Mapping[str, Expression]) -> frozenset[str]:

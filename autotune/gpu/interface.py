@@ -213,11 +213,12 @@ class Driver(Protocol):
     def enqueue_zeros(self, address: int, size: int, handle: int) -> None:
         """Enqueue that so many bytes, whole words of four, become zero."""
 
-    def enqueue_allocation(self, size: int, handle: int) -> int:
-        """Enqueue an allocation on a stream; its address. In a capture it is the graph's."""
+    def watch_graph(self, handle: int) -> Callable[[], bool]:
+        """Watch the graph that a stream is captured into.
 
-    def enqueue_release(self, address: int, handle: int) -> None:
-        """Enqueue that such memory is given back."""
+        The function returned says true, once, when the graph and all that was instantiated from
+        it are gone.
+        """
 
     def load(self, binary: bytes) -> Module:
         """Load a binary."""

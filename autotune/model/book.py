@@ -55,7 +55,7 @@ class Timed:
     candidate: Candidate
     sizes: Sizes
     seconds: float
-    resident: int | None = None
+    resident: float | None = None
     weight: float = 1.0
 
 
@@ -84,7 +84,7 @@ class Program:
     table: NDArray[np.float64]
     calls: Programs
     volumes: NDArray[np.float64]
-    resident: int
+    resident: float
     prices: Prices
     spread: float = UNKNOWN_SPREAD
     timed: list[tuple[Sizes, Unit, float, float]] = field(default_factory=list)
@@ -164,7 +164,7 @@ class PriceBook:
         return list(self._programs.values())
 
     def program(
-        self, candidate: Candidate, layout: str, resident: int | None = None
+        self, candidate: Candidate, layout: str, resident: float | None = None
     ) -> Program | None:
         """The program of a candidate; None where no model speaks of its family.
 
@@ -262,7 +262,7 @@ class PriceBook:
             row[:] = calls[unit].count(sizes)[:, 0]
         return rows
 
-    def _make(self, family: KernelFamily, key: Key, resident: int | None) -> Program:
+    def _make(self, family: KernelFamily, key: Key, resident: float | None) -> Program:
         units = Units(family, key.configuration, self._dtype, self._limits)
         resident = units.resident() if resident is None else resident
         configurations, table = units.variants()

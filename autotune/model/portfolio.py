@@ -25,7 +25,7 @@ from autotune.model.terms import UNIT, Chip, Unit
 from autotune.operations.problem import Gemm, element_sizes
 from autotune.space.compiled import Group, UndecidedError, compiled
 
-LARGEST = 64
+LARGEST = 96
 """Programs that a portfolio has at most, of all layouts together."""
 
 PLAIN = "nn"
@@ -36,7 +36,7 @@ Price: TypeAlias = Annotated[float, Meta(ge=0, le=1.0)]
 Spread: TypeAlias = Annotated[float, Meta(ge=0, le=10.0)]
 Loss: TypeAlias = Annotated[float, Meta(ge=0, le=1e3)]
 Products: TypeAlias = Annotated[float, Meta(ge=0, le=1e60)]
-Resident: TypeAlias = Annotated[int, Meta(ge=1, le=1 << 16)]
+Resident: TypeAlias = Annotated[float, Meta(gt=0, le=1 << 16)]
 Threads: TypeAlias = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
@@ -201,8 +201,10 @@ class Units:
         self._free = _choices(family)
         self._base = self._columns([next(zip(*self._free.values(), strict=False), ())])[0, :3]
 
-    def resident(self, registers: int | None = None, shared_bytes: int | None = None) -> int:
+    def resident(self, registers: int | None = None, shared_bytes: int | None = None) -> float:
         """Units that a multiprocessor holds at a time; 1 where there is none.
+
+        Of clusters it holds as much as it has of their blocks.
 
         Args:
             registers: of a thread, as compiled; None takes the family's estimate.
@@ -218,7 +220,7 @@ class Units:
                 self._known["shared_bytes"] if shared_bytes is None else shared_bytes
             ),
         )
-        return max(1, blocks)
+        return max(1, blocks) / float(self._work.blocks.evaluate(self._known))
 
     def of(self, configuration: Mapping[str, Value]) -> Unit:
         """The work tile of the program.

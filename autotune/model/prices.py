@@ -240,7 +240,7 @@ def expected_log_time(
                 limits, threads=threads, registers=registers, shared_bytes=shared
             )
             usable &= fits > 0
-            resident = np.maximum(fits, 1)
+            resident = np.maximum(fits, 1) / column(work.blocks.evaluate_columns(names)[0])
         chip, rate, seconds = chip_of(limits), rate_of(family, limits), np.empty(rows)
         for start in range(0, rows, _BLOCK):
             part = slice(start, start + _BLOCK)

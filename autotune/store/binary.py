@@ -29,6 +29,7 @@ class _Step(Struct):
     block: tuple[Count, Count, Count]
     shared_bytes: Whole
     cluster: tuple[Count, Count, Count] = (1, 1, 1)
+    dependent: bool = False
 
 
 class _Region(Struct):
@@ -122,6 +123,7 @@ class BinaryRecord:
                     "block": list(step.block),
                     "shared_bytes": step.shared_bytes,
                     **({"cluster": list(step.cluster)} if math.prod(step.cluster) > 1 else {}),
+                    **({"dependent": True} if step.dependent else {}),
                 }
                 for step in self.launch.steps
             ],

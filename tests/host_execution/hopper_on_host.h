@@ -257,7 +257,7 @@ namespace ptx {
 
 // --- Registers ---
 
-static void setp_eq_u32(bool* to, unsigned first, unsigned second) { *to = first == second; }
+static void setp_ne_b32(bool* to, unsigned first, unsigned second) { *to = first != second; }
 static void selp_u32(unsigned* to, unsigned yes, unsigned no, bool which) { *to = which ? yes : no; }
 static void setmaxnreg_dec_sync_aligned_u32(int) {}
 static void setmaxnreg_inc_sync_aligned_u32(int) {}
@@ -267,6 +267,11 @@ static void setmaxnreg_inc_sync_aligned_u32(int) {}
 static void fence_mbarrier_init_release_cluster() {}
 static void fence_proxy_async_shared_cta() {}
 static void prefetch_tensormap(const void* map) { host::read_map(map); }
+
+// --- Other kernels of a stream: they run one after the other ---
+
+static void griddepcontrol_launch_dependents() {}
+static void griddepcontrol_wait() {}
 
 // --- Named barriers ---
 
@@ -297,6 +302,8 @@ static void barrier_cluster_arrive_release() {
   ++host::running->cluster_arrivals;
   ++host::progress;
 }
+
+static void barrier_cluster_arrive_relaxed() { barrier_cluster_arrive_release(); }
 
 static void barrier_cluster_wait_acquire() {
   const unsigned mine = host::running->cluster_arrivals;

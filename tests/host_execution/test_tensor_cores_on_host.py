@@ -171,7 +171,8 @@ def test_layouts(layout: str, early: bool, folder: Path) -> None:
         ("large", Case(300, 136, 264, "bfloat16", "nt", (0, 0, 3), (0, 0, 1), beta=0.5)),
         ("square-pairs", Case(136, 72, 270, "float16", "tn", (8, 2, 0), alpha=0.5)),
         ("three", Case(190, 200, 100, "bfloat16", "nn", (0, 4, 1), special=True)),
-        ("turns-tma", Case(392, 456, 264, "float16", "tt", (0, 0, 8), beta=-1.0)),
+        ("turns-tma", Case(392, 456, 264, "float16", "tt", (0, 0, 8), alpha=-1.0)),
+        ("turns-tma", Case(130, 72, 260, "float16", "nt", beta=-1.0)),
         ("few-tiles-clusters", Case(100, 600, 130, "bfloat16", "nn", (0, 6, 0), beta=0.5)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -179,6 +180,17 @@ def test_layouts(layout: str, early: bool, folder: Path) -> None:
 def test_presets(preset: str, case: Case, folder: Path) -> None:
     for early in (False, True):
         check("wgmma", preset, case, folder, early)
+
+
+@EARLY
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("shared", ["cluster_m", "cluster_k"])
+def test_tiles_of_any_width_are_shared(
+    layout: str, shared: str, early: bool, folder: Path
+) -> None:
+    case = Case(136, 328, 248, "bfloat16", layout, (8, 8, 6), alpha=0.5)
+    changed = {"cluster_m": 1, "cluster_k": 1, shared: 2}
+    check("wgmma", "square", case, folder, early, sk=112, **changed)
 
 
 @EARLY
@@ -190,11 +202,11 @@ def test_parts_of_the_reduction(splits: int, early: bool, folder: Path) -> None:
 
 @EARLY
 def test_results_of_float32_leave_in_boxes(early: bool, folder: Path) -> None:
-    case = Case(136, 72, 260, "bfloat16", "nt", beta=0.5, out_dtype="float32")
+    case = Case(136, 72, 260, "bfloat16", "nt", alpha=0.5, out_dtype="float32")
     check("wgmma", "large-tma", case, folder, early)
 
 
 @EARLY
 def test_tf32(early: bool, folder: Path) -> None:
-    case = Case(200, 100, 132, "float32", "nt", (0, 4, 0), beta=0.5)
+    case = Case(200, 100, 132, "float32", "nt", (0, 4, 0), alpha=0.5)
     check("wgmma_tf32", "large-tma", case, folder, early)

@@ -25,8 +25,10 @@ typedef struct {
 static const size_t total = 1ul << 40;
 static size_t used;
 static CUstream capturing;
-static int spoilt, context;
-int graph_nodes;  // that allocate, clear or free, of the last capture
+static int spoilt, context, captures;
+static void* last_owned;
+static CUhostFn last_destroy;
+int graph_nodes;  // that clear memory, of the last capture
 static __thread int depth;
 static __thread CUstreamCaptureMode mode;
 static char *locked_from, *locked_to;
@@ -90,16 +92,6 @@ API cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdevicept
   if ((char*)address < locked_from || (char*)address >= locked_to) return CUDA_ERROR_INVALID_VALUE;
   return *(unsigned*)value = CU_MEMORYTYPE_HOST, CUDA_SUCCESS;
 }
-API cuMemAllocAsync(CUdeviceptr* address, size_t size, CUstream stream) {
-  NEEDS_CONTEXT;
-  graph_nodes += stream && stream == capturing;
-  return allocate((void**)address, size);
-}
-API cuMemFreeAsync(CUdeviceptr address, CUstream stream) {
-  graph_nodes += stream && stream == capturing;
-  return give_back((void*)address);
-}
-
 static CUresult copy(void* to, const void* from, size_t size) {
   return memmove(to, from, size), CUDA_SUCCESS;
 }
@@ -180,6 +172,13 @@ API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, u
   for (int i = 0; i < arguments.count; i++) arguments.x[i] += arguments.by;
   return CUDA_SUCCESS;
 }
+int dependent_launches;
+API cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, void** parameters, void** extra) {
+  dependent_launches += c->numAttrs == 1 && c->attrs[0].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
+                        c->attrs[0].value.programmaticStreamSerializationAllowed == 1;
+  return cuLaunchKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
+                        c->blockDimZ, c->sharedMemBytes, c->hStream, parameters, extra);
+}
 
 typedef struct {  // what the stand-in's maps tell, in their 128 bytes
   unsigned long long address, columns, rows, stride;
@@ -224,10 +223,20 @@ API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
 }
 API cuStreamGetCaptureInfo_v2(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t* id,
                               CUgraph* graph, const CUgraphNode** nodes, size_t* count) {
-  return *status = stream && stream == capturing, *id = 7, CUDA_SUCCESS;
+  if (graph) *graph = (CUgraph)&context;
+  return *status = stream && stream == capturing, *id = captures, CUDA_SUCCESS;
 }
+API cuUserObjectCreate(CUuserObject* made, void* object, CUhostFn destroy, unsigned count,
+                       unsigned flags) {
+  last_owned = object, last_destroy = destroy;
+  return *made = (CUuserObject)object, CUDA_SUCCESS;
+}
+API cuGraphRetainUserObject(CUgraph graph, CUuserObject object, unsigned count, unsigned flags) {
+  return CUDA_SUCCESS;
+}
+void destroy_graph(void) { last_destroy(last_owned); }  // what the last one owned
 API cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode requested) {
-  return capturing = stream, spoilt = graph_nodes = 0, CUDA_SUCCESS;
+  return capturing = stream, spoilt = graph_nodes = 0, captures++, CUDA_SUCCESS;
 }
 API cuStreamEndCapture(CUstream stream, CUgraph* graph) {
   capturing = NULL;

@@ -26,6 +26,8 @@ class LaunchStep:
         block: threads per block along x, y and z.
         shared_bytes: dynamic shared memory of one block.
         cluster: thread blocks of a cluster along x, y and z, which the binary says itself.
+        dependent: whether it waits itself for what comes before it in the stream, and may begin
+            earlier (programmatic dependent launch).
     """
 
     kernel: str
@@ -33,6 +35,7 @@ class LaunchStep:
     block: Extents
     shared_bytes: int = 0
     cluster: Extents = (1, 1, 1)
+    dependent: bool = False
 
     @property
     def threads(self) -> int:

@@ -28,7 +28,7 @@ ROUNDINGS = ("tf32",)
 """The types that elements can be rounded to on their way."""
 
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
-_MAPPED_KEYS = ("cluster", "tensor_maps", "architecture_features")
+_MAPPED_KEYS = ("cluster", "tensor_maps", "architecture_features", "dependent")
 
 
 def read_launch(
@@ -64,6 +64,7 @@ def read_launch(
         cluster=extents(table, "cluster", scope) if "cluster" in table else (ONE, ONE, ONE),
         tensor_maps=_tensor_maps(table, scope, fixed, defined),
         architecture_features=table.flag("architecture_features"),
+        dependent=_optional(table, "dependent", scope) or ZERO,
     )
     table.close()
     return launch

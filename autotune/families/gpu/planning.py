@@ -237,12 +237,14 @@ class Planner:
         assert memory is not None
         extents = whole((*launch.grid, *launch.block), main[:6], 1)
         (shared,) = whole((launch.shared_bytes,), main[6:7], 0)
+        dependent = bool(main[10])
         step = LaunchStep(
             self.family.operation,
             extents[:3],
             extents[3:],
             shared,
-            whole(launch.cluster, main[7:], 1),
+            whole(launch.cluster, main[7:10], 1),
+            dependent,
         )
         self._check(step)
         workspace, zeroed = whole(_memory(launch), memory, 0) or (None, 0)
@@ -254,7 +256,7 @@ class Planner:
         before = len(launch.before)
         kernels = (*launch.before, *launch.after)
         steps = [
-            None if found is None else self._auxiliary(kernel, found, whole)
+            None if found is None else self._auxiliary(kernel, found, whole, dependent)
             for kernel, found in zip(kernels, others, strict=False)
         ]
         return LaunchPlan(
@@ -273,11 +275,11 @@ class Planner:
         )
 
     def _auxiliary(
-        self, kernel: AuxiliaryKernel, found: tuple[Any, ...], whole: _Whole
+        self, kernel: AuxiliaryKernel, found: tuple[Any, ...], whole: _Whole, dependent: bool
     ) -> LaunchStep:
         extents = whole((*kernel.grid, *kernel.block), found[:6], 1)
         (shared,) = whole((kernel.shared_bytes,), found[6:], 0)
-        step = LaunchStep(kernel.kernel, extents[:3], extents[3:], shared)
+        step = LaunchStep(kernel.kernel, extents[:3], extents[3:], shared, dependent=dependent)
         self._check(step)
         if extents[0] * extents[3] > _NUMBERED:
             raise _MisfitError(
@@ -395,7 +397,9 @@ def _launches(
 def _groups(launch: Launch) -> list[Group]:
     """The expressions of the main kernel, of memory, of further kernels and of tensor maps."""
     return [
-        Group((*launch.grid, *launch.block, launch.shared_bytes, *launch.cluster)),
+        Group(
+            (*launch.grid, *launch.block, launch.shared_bytes, *launch.cluster, launch.dependent)
+        ),
         Group(_memory(launch)),
         *(
             Group((*each.grid, *each.block, each.shared_bytes), each.when)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.gpu.driver import activated, driver
-from autotune.gpu.interface import DriverError
 
 if TYPE_CHECKING:
     from autotune.gpu.interface import Memory
@@ -41,13 +40,17 @@ class _Block:
 class Scratch:
     """Memory for launches on one device, kept for those that come next.
 
-    It belongs to streams, so that launches on several streams do not disturb each other; that of
-    calls which are captured belongs to the graph, which may be launched on any stream.
+    It belongs to streams, so that launches on several streams do not disturb each other. What
+    captured calls use belongs to their graph, on each stream of the capture: a graph may be
+    replayed on any stream, but like the matrices that it works on, its memory serves one replay
+    at a time.
     """
 
     def __init__(self, ordinal: int) -> None:
         self._ordinal = ordinal
         self._blocks: dict[tuple[object, ...], _Block] = {}
+        self._captured: dict[tuple[object, ...], _Block] = {}
+        self._lent: list[tuple[Callable[[], bool], _Block]] = []
         self._lock = threading.RLock()
 
     def lend(self, stream: Any, enqueue: Callable[[Allocate], None]) -> None:
@@ -60,12 +63,8 @@ class Scratch:
             # The engine's own captures, on its own streams, find their memory allocated.
             if stream.__class__ is not int or not driver().is_capturing(stream):
                 enqueue(self._allocate)
-                return
-            captured = _GraphMemory(stream)
-            try:
-                enqueue(captured.allocate)
-            finally:
-                captured.free()
+            else:
+                enqueue(self._allocate_for_graph)
 
     def free(self) -> None:
         """Give all of it back; nothing that uses it may be enqueued any more."""
@@ -87,6 +86,42 @@ class Scratch:
                     driver().enqueue_zeros(int(block.memory), zeroed, handle)
             self._blocks[key] = block
         return int(block.memory)
+
+    def _allocate_for_graph(self, stream: int, name: str, size: int, zeroed: int) -> int:
+        """Memory for the calls on one stream that are captured into a graph, until it is gone.
+
+        Replays find the first bytes as the last one left them, so calls that have others zero
+        have other memory.
+        """
+        key = (driver().capture_of(stream), stream, name, zeroed)
+        block = self._captured.get(key)
+        if block is None or block.size < size:
+            block = self._captured[key] = self._reclaimed(size, zeroed) or self._made(size, zeroed)
+            self._lent.append((driver().watch_graph(stream), block))
+        return int(block.memory)
+
+    def _reclaimed(self, size: int, zeroed: int) -> _Block | None:
+        """A block whose graph is gone, if one will do; others of those are freed."""
+        gone = [block for is_gone, block in self._lent if is_gone()]
+        known = {id(block) for block in gone}
+        self._lent = [each for each in self._lent if id(each[1]) not in known]
+        self._captured = {k: b for k, b in self._captured.items() if id(b) not in known}
+        found = next((b for b in gone if b.size >= size and b.zeroed == zeroed), None)
+        with activated(self._ordinal):
+            for block in gone:
+                if block is not found:
+                    block.memory.free()
+        return found
+
+    def _made(self, size: int, zeroed: int) -> _Block:
+        """A block whose first bytes are zero now."""
+        with activated(self._ordinal):
+            block = _Block(driver().allocate(max(size, 1)), size, zeroed)
+            if zeroed:
+                stream = driver().stream(blocking=False)
+                driver().enqueue_zeros(int(block.memory), zeroed, stream.handle)
+                stream.synchronize()
+        return block
 
 
 class SharedScratch(Scratch):
@@ -114,35 +149,6 @@ class SharedScratch(Scratch):
                 driver().enqueue_zeros(int(block.memory) + block.zeroed, missing, handle)
         block.zeroed = zeroed  # what comes after that is the kernels' own
         return int(block.memory)
-
-
-class _GraphMemory:
-    """Memory of one captured call: the graph's own, allocated and freed by nodes of it.
-
-    Every replay allocates it before the kernels and frees it after them, wherever the graph is
-    launched, and nothing is left when the graph is destroyed.
-    """
-
-    def __init__(self, stream: int) -> None:
-        self._stream = stream
-        self._addresses: list[int] = []
-
-    def allocate(self, stream: int, name: str, size: int, zeroed: int) -> int:
-        """See `Allocate`; from here to `free` in the order of the stream."""
-        try:
-            address = driver().enqueue_allocation(size, stream)
-        except DriverError as error:
-            raise DriverError(f"{error} in a capture ({name})") from error
-        self._addresses.append(address)
-        if zeroed:
-            driver().enqueue_zeros(address, zeroed, stream)
-        return address
-
-    def free(self) -> None:
-        """Enqueue that all of it is free again."""
-        for address in self._addresses:
-            driver().enqueue_release(address, self._stream)
-        self._addresses.clear()
 
 
 def _order_of(stream: Any) -> tuple[int, int]:

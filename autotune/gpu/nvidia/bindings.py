@@ -26,6 +26,9 @@ _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
 _PORTABLE = 1  # CU_MEMHOSTALLOC_PORTABLE, CU_MEMHOSTREGISTER_PORTABLE
 _ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
+_NO_DESTRUCTOR_SYNC = 1  # CU_USER_OBJECT_NO_DESTRUCTOR_SYNC
+_MOVE = 1  # CU_GRAPH_USER_OBJECT_MOVE
+_SEMAPHORE_BYTES = 64  # at least those of a sem_t
 _NO_PEERS = (
     "CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED",
     "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED",
@@ -170,11 +173,22 @@ class BindingsDriver:
     def enqueue_zeros(self, address: int, size: int, handle: int) -> None:
         call("cuMemsetD32Async", address, 0, size // 4, handle)
 
-    def enqueue_allocation(self, size: int, handle: int) -> int:
-        return int(call("cuMemAllocAsync", max(size, 1), handle))
+    def watch_graph(self, handle: int) -> Callable[[], bool]:
+        """See `Driver.watch_graph`: the graph owns a semaphore, which the driver posts at its end.
 
-    def enqueue_release(self, address: int, handle: int) -> None:
-        load_driver().cuMemFreeAsync(address, handle)
+        Its destructor runs in a thread of the driver's, where no Python may.
+        """
+        status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+        places = ctypes.byref(status), ctypes.byref(number), ctypes.byref(graph), None, None
+        _checked("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(handle), *places)
+        libc = ctypes.CDLL(None)
+        libc.calloc.restype = ctypes.c_void_p
+        semaphore = ctypes.c_void_p(libc.calloc(1, _SEMAPHORE_BYTES))  # zeros: nobody posted it
+        owned, once = ctypes.c_void_p(), ctypes.c_uint(1)
+        made = ctypes.byref(owned), semaphore, libc.sem_post, once
+        _checked("cuUserObjectCreate", *made, _NO_DESTRUCTOR_SYNC)
+        _checked("cuGraphRetainUserObject", graph, owned, once, _MOVE)
+        return lambda: libc.sem_trywait(semaphore) == 0
 
     def load(self, binary: bytes) -> LoadedModule:
         return LoadedModule(binary)
@@ -280,6 +294,17 @@ class BindingsDriver:
         (status,) = load_driver().cuCtxEnablePeerAccess(self.context(ordinal), 0)
         if int(status) != 0 and status.name not in _NO_PEERS:
             raise DriverError(f"{status.name}: cuCtxEnablePeerAccess failed")
+
+
+def _checked(name: str, *arguments: Any) -> None:
+    """Call a function of the driver with objects of ctypes.
+
+    Raises:
+        DriverError: it fails.
+    """
+    status = function(name)(*arguments)
+    if status:
+        raise DriverError(f"{load_driver().CUresult(status).name}: {name} failed")
 
 
 class _Stream(Owned):

@@ -95,6 +95,32 @@ def _give_back(context: int, release: str, handle: int) -> None:
             driver.cuCtxPopCurrent()
 
 
+class _LaunchAttribute(ctypes.Structure):
+    """``CUlaunchAttribute`` with a flag for its value."""
+
+    _fields_ = (
+        ("id", ctypes.c_int),
+        ("padding", ctypes.c_int),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_byte * 60),
+    )
+
+
+class _LaunchConfig(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        ("extents", ctypes.c_uint * 7),  # of the grid and of a block, and shared memory
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_LaunchAttribute)),
+        ("count", ctypes.c_uint),
+    )
+
+
+_DEPENDENT = _LaunchAttribute(6, 0, 1)
+"""CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: see `LaunchStep.dependent`."""
+
+
 class LoadedModule:
     """See `autotune.gpu.interface.Module`. Launches on streams of any library.
 
@@ -149,7 +175,6 @@ class Runner:
     def __init__(
         self, kernels: Sequence[tuple[int, LaunchStep]], places: Sequence[int] = ()
     ) -> None:
-        self._launch = function("cuLaunchKernel")
         self._lock = threading.Lock()
         self._arguments = ctypes.create_string_buffer(4096)
         self._size = ctypes.c_size_t()
@@ -160,15 +185,8 @@ class Runner:
         )
         apart = (ctypes.c_void_p * len(places))(*(base + place for place in places))
         how = (apart, ctypes.c_void_p()) if places else (ctypes.c_void_p(), self._extra)
-        self._calls = [
-            (
-                ctypes.c_void_p(kernel),
-                *map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes)),
-                self._stream,
-                *how,
-            )
-            for kernel, step in kernels
-        ]
+        self._configs: list[_LaunchConfig] = []
+        self._calls = [self._call(ctypes.c_void_p(kernel), step, how) for kernel, step in kernels]
 
     def __call__(self, arguments: bytes, stream: Any) -> None:
         """Enqueue the kernels.
@@ -178,13 +196,25 @@ class Runner:
         """
         if stream.__class__ is not int:
             stream = handle(stream)
-        launch = self._launch
         with self._lock:  # the driver has copied the arguments when it returns
             self._arguments.raw = arguments
             self._size.value = len(arguments)
             self._stream.value = stream
-            for call_ in self._calls:
+            for config in self._configs:
+                config.stream = stream
+            for launch, call_ in self._calls:
                 status = launch(*call_)
                 if status:
                     name = load_driver().CUresult(status).name
-                    raise DriverError(f"{name}: cuLaunchKernel failed")
+                    raise DriverError(f"{name}: {launch.__name__} failed")
+
+    def _call(self, kernel: ctypes.c_void_p, step: LaunchStep, how: tuple[Any, Any]) -> Any:
+        """The driver's function that launches a step, and its arguments."""
+        if not step.dependent:
+            shape = map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes))
+            return function("cuLaunchKernel"), (kernel, *shape, self._stream, *how)
+        config = _LaunchConfig(
+            (*step.grid, *step.block, step.shared_bytes), None, ctypes.pointer(_DEPENDENT), 1
+        )
+        self._configs.append(config)
+        return function("cuLaunchKernelEx"), (ctypes.byref(config), kernel, *how)
