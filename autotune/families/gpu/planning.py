@@ -237,7 +237,8 @@ class Planner:
         assert memory is not None
         extents = whole((*launch.grid, *launch.block), main[:6], 1)
         (shared,) = whole((launch.shared_bytes,), main[6:7], 0)
-        dependent = bool(main[10])
+        (waits,) = whole((launch.dependent,), main[10:], 0)
+        dependent = waits > 0
         step = LaunchStep(
             self.family.operation,
             extents[:3],
