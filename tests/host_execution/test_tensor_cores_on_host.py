@@ -201,6 +201,13 @@ def test_parts_of_the_reduction(splits: int, early: bool, folder: Path) -> None:
 
 
 @EARLY
+@pytest.mark.parametrize("preset", ["small", "small-clusters"])
+def test_parts_without_a_step_are_zero(preset: str, early: bool, folder: Path) -> None:
+    case = Case(72, 136, 100, "bfloat16", "nt", (0, 0, 4), beta=0.5)
+    check("wgmma", preset, case, folder, early, splits=5)
+
+
+@EARLY
 def test_results_of_float32_leave_in_boxes(early: bool, folder: Path) -> None:
     case = Case(136, 72, 260, "bfloat16", "nt", alpha=0.5, out_dtype="float32")
     check("wgmma", "large-tma", case, folder, early)
