@@ -294,7 +294,7 @@ def test_shipped_records_are_exported_with_their_binaries(
         for each in kept
         if (launch := launches[each.candidate.family]) and not launch.tensor_maps
     ]
-    assert 0 < len(able) < len(kept)
+    assert able
     for number, made in enumerate(able[::8]):
         folder = export(made, tmp_path / str(number), "--format", form, "--json")
         told = json.loads(capsys.readouterr().out)

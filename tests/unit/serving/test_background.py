@@ -322,7 +322,7 @@ def test_the_library_computes_meanwhile_though_another_program_is_here() -> None
             configuration=configuration,
             free=(),
             calls=(),
-            resident=1,
+            resident=1.0,
             prices=tuple(price for _ in TERMS),
             spread=0.1,
             measured=9,

@@ -19,7 +19,7 @@ from records import CUBIN, DEVICE, ENTRY, FINGERPRINT, PORTFOLIO, record
 
 from autotune.core.errors import InputError
 from autotune.families.gpu.launch import Binary, LaunchPlan, LaunchStep
-from autotune.model import TERMS
+from autotune.model import LARGEST, TERMS
 from autotune.operations.problem import GEMM, Gemm
 from autotune.store import (
     BinaryRecord,
@@ -348,7 +348,7 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
         {},
         r"\$.families.pipelined\[0\] must be a .* <= 1,",
     ),
-    ({"entries": [{}] * 65}, {}, "64 programs at most"),
+    ({"entries": [{}] * (LARGEST + 1)}, {}, f"{LARGEST} programs at most"),
     ({}, {"layout": "xy"}, "layout must be one of"),
     ({}, {"prices": [1.0]}, "prices, got 1"),
     (
@@ -359,8 +359,8 @@ FAULTS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({}, {"prices": [1e308] * len(TERMS)}, r"prices\[0\] must be a finite number <= 1,"),
     ({}, {"spread": 1e308}, "spread must be a finite number <= 10"),
     ({}, {"largest": 1e308}, "largest must be a finite number <= 1e.60"),
-    ({}, {"resident": 1 << 40}, "resident must be a whole number <= 65536"),
-    ({}, {"resident": 0}, "resident must be a whole number >= 1"),
+    ({}, {"resident": 1 << 40}, "resident must be a finite number <= 65536"),
+    ({}, {"resident": 0}, "resident must be a finite number > 0"),
     ({}, {"calls": [[1, 2]]}, "a value for each of 1 parameters, got 2"),
     ({}, {"free": ["sn"]}, "free must be names of the configuration"),
     ({}, {"binary": "../../etc/passwd"}, "binary must be a SHA-256"),

@@ -1,0 +1,102 @@
+"""Linear layers of language models in 16 bits: ``python benchmarks/layers.py`` on a GPU.
+
+The kernel that `load` has for a layer nobody tuned, beside `torch.mm`, by the number of tokens
+(rows of A). Weights are stored as `torch.nn.functional.linear` has them (layout nt), and rotate
+through more than the level-2 cache. Both run in CUDA graphs, in turns, without pauses. Prints
+Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import torch
+from gpu_environment import describe_gpu, read_gpu
+
+from autotune import Gemm, load
+
+LAYERS = "4096x6144 4096x4096 4096x28672 14336x4096 3584x18944 18944x3584 4096x128256"
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 4096)
+ROTATED_BYTES = 256e6
+TURNS = 13
+
+Operands = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Product = Callable[[Operands], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
+    parser.add_argument("--layers", nargs="+", default=LAYERS.split(), metavar="INxOUT")
+    parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
+    args = parser.parse_args()
+    print(describe_gpu(read_gpu()))
+    print(f"- {args.dtype}, nt, layers (in x out) {', '.join(args.layers)}; nothing tuned\n")
+    ratios: defaultdict[int, list[float]] = defaultdict(list)
+    lines = []
+    for layer in args.layers:
+        n, k = map(int, layer.split("x"))
+        for tokens in args.tokens:
+            ratio, ours_us, family = compared(Gemm(tokens, n, k, args.dtype, layout="nt"))
+            ratios[tokens].append(ratio)
+            lines.append(f"| {tokens}x{n}x{k} | {family} | {ours_us:.1f} | {ratio:.3f} |")
+    print("| tokens | layers | geometric mean | quartiles | least |\n|---|---|---|---|---|")
+    for tokens, found in ratios.items():
+        mean = math.exp(statistics.fmean(map(math.log, found)))
+        quartiles = statistics.quantiles(found, n=4) if len(found) > 1 else found
+        told = ", ".join(f"{each:.2f}" for each in quartiles)
+        print(f"| {tokens} | {len(found)} | {mean:.2f} | {told} | {min(found):.2f} |")
+    print("\n| product | family | µs | x torch.mm |\n|---|---|---|---|")
+    print(*lines, sep="\n")
+
+
+def compared(problem: Gemm) -> tuple[float, float, str]:
+    """The served kernel's speed relative to `torch.mm`, its microseconds, and its family."""
+    kernel = load(problem, target="cuda", match="nearest")
+    dtype = getattr(torch, problem.dtype)
+    x = torch.randn(problem.m, problem.n, device="cuda", dtype=dtype)
+    weights = torch.randn(problem.k, problem.n, device="cuda", dtype=dtype) / problem.n**0.5
+    out = torch.empty(problem.m, problem.k, device="cuda", dtype=dtype)
+    copies = max(1, min(8, math.ceil(ROTATED_BYTES / (weights.numel() * 2))))
+    operands = [(x, weights.clone(), out) for _ in range(copies)]
+    calls = copies * (4 if problem.m < 2048 else 2)
+    ours = captured(lambda each: kernel(each[0], each[1], out=each[2]), operands, calls)
+    theirs = captured(lambda each: torch.mm(each[0], each[1].t(), out=each[2]), operands, calls)
+    pairs = []
+    for turn in range(TURNS + 3):  # the first three are not counted
+        first, second = (ours, theirs) if turn % 2 else (theirs, ours)
+        times = {first: first(), second: second()}
+        pairs.append((times[theirs], times[ours]))
+    counted = pairs[3:]
+    ratio = statistics.median(their_us / our_us for their_us, our_us in counted)
+    return ratio, statistics.median(us for _, us in counted), kernel.candidate.family
+
+
+def captured(product: Product, operands: Sequence[Operands], calls: int) -> Callable[[], float]:
+    """A function that replays a graph of calls, and returns the microseconds of one."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for each in operands:
+            product(each)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        for number in range(calls):
+            product(operands[number % len(operands)])
+
+    def replay() -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return float(begin.elapsed_time(end)) / calls * 1e3
+
+    return replay
+
+
+if __name__ == "__main__":
+    main()
