@@ -117,6 +117,16 @@ class _LaunchConfig(ctypes.Structure):
     )
 
 
+_EARLY_SINCE = 12030
+"""The driver's version from which on captures take launches that begin early."""
+
+
+@session.cached()
+def _begins_early() -> bool:
+    """True if the driver lets kernels begin before those before them have ended."""
+    return bool(call("cuDriverGetVersion") >= _EARLY_SINCE)
+
+
 _DEPENDENT = _LaunchAttribute(6, 0, 1)
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: see `LaunchStep.dependent`."""
 
@@ -210,7 +220,7 @@ class Runner:
 
     def _call(self, kernel: ctypes.c_void_p, step: LaunchStep, how: tuple[Any, Any]) -> Any:
         """The driver's function that launches a step, and its arguments."""
-        if not step.dependent:
+        if not (step.dependent and _begins_early()):
             shape = map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes))
             return function("cuLaunchKernel"), (kernel, *shape, self._stream, *how)
         config = _LaunchConfig(
