@@ -11,6 +11,7 @@ import numpy as np
 
 from autotune.core.checks import utc_now
 from autotune.core.deadline import Deadline
+from autotune.core.dtypes import DTYPES
 from autotune.model import LARGEST, Portfolio, Sizes, build, is_modelled, with_calls
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord
@@ -46,6 +47,17 @@ _LARGE = 6
 """Every so many problems one is large in all sizes: there programs differ by what they take for
 each step, and for nothing else."""
 
+_LAYOUTS_OF_LAYERS = ("nt", "nt", "nn", "nt", "tn")
+"""In turns: a linear layer, and its gradients."""
+
+_LEAST_OF_LAYERS = 512
+"""Inputs and outputs of a layer; both are multiples of `_STEP_OF_LAYERS`."""
+
+_STEP_OF_LAYERS = 128
+
+_MOST_TOKENS = 4096
+"""Rows of a layer's product are a power of two up to it."""
+
 _OF_LARGEST = 8
 """Divisor of the largest size, for the least of a large problem. Every second thin problem
 is large in the other two: no cache of a GPU holds it, and memory sets its time."""
@@ -77,32 +89,66 @@ class Range:
 def draw_problems(
     within: Range, count: int, seed: int, dtype: str, threads: int | None = None
 ) -> list[Gemm]:
-    """Distinct problems, the same for the same arguments; a third of them odd in all sizes."""
+    """Distinct problems, the same for the same arguments; a third of them odd in all sizes.
+
+    Of 16-bit types every second one is a linear layer of a language model, or a gradient of one.
+    """
     rng = np.random.default_rng(seed)
     found: dict[tuple[int, int, int, str], None] = {}
+    layers = DTYPES[dtype].itemsize == 2
     for m, n, k in _shapes(within, rng):
-        if rng.random() < ODD_SHARE:
-            m, n, k = m | 1, n | 1, k | 1
-        thin, rest = divmod(len(found), _THIN)
-        if not rest:
-            turn, side = divmod(thin, 2)
-            least = (_LONG, within.outer[1] // _OF_LARGEST)[turn % 2]
-            long, n = (
-                _at_least(least, bounds, rng) for bounds in (within.outer, within.reduction)
-            )
-            few = _FEW[turn % len(_FEW)]
-            m, k = (long, few) if side else (few, long)
-        elif len(found) % _LARGE == 1:
-            bounds = within.outer, within.reduction, within.outer
-            m, n, k = (_at_least(high // _OF_LARGEST, (low, high), rng) for low, high in bounds)
-        if not within.admits(m, n, k) or max(m * n, n * k, m * k) > _ELEMENTS:
-            continue
-        found[m, n, k, _LAYOUTS[len(found) % len(_LAYOUTS)]] = None
+        layout = _LAYOUTS[len(found) % len(_LAYOUTS)]
+        if layers and len(found) % 2:
+            layout = _LAYOUTS_OF_LAYERS[len(found) // 2 % len(_LAYOUTS_OF_LAYERS)]
+            sizes = _layer(layout, within, rng)
+        else:
+            sizes = _varied(len(found), (m, n, k), within, rng)
+        if _fits(sizes, within):
+            found[*sizes, layout] = None
+        elif layers and _fits((m, n, k), within):  # no layer is so small
+            found[m, n, k, layout] = None
         if len(found) == count:
             break
     return [
         Gemm(m, n, k, dtype=dtype, layout=layout, threads=threads) for m, n, k, layout in found
     ]
+
+
+_Sizes: TypeAlias = tuple[int, int, int]
+
+
+def _fits(sizes: _Sizes, within: Range) -> bool:
+    """True if a problem is within the range, and its operands are no larger than they may be."""
+    m, n, k = sizes
+    return within.admits(m, n, k) and max(m * n, n * k, m * k) <= _ELEMENTS
+
+
+def _varied(number: int, sizes: _Sizes, within: Range, rng: np.random.Generator) -> _Sizes:
+    """Sizes as they were drawn, odd, or those of a thin or a large problem, by its number."""
+    m, n, k = sizes
+    if rng.random() < ODD_SHARE:
+        m, n, k = m | 1, n | 1, k | 1
+    thin, rest = divmod(number, _THIN)
+    if not rest:
+        turn, side = divmod(thin, 2)
+        least = (_LONG, within.outer[1] // _OF_LARGEST)[turn % 2]
+        long, n = (_at_least(least, bounds, rng) for bounds in (within.outer, within.reduction))
+        few = _FEW[turn % len(_FEW)]
+        m, k = (long, few) if side else (few, long)
+    elif number % _LARGE == 1:
+        bounds = within.outer, within.reduction, within.outer
+        m, n, k = (_at_least(high // _OF_LARGEST, (low, high), rng) for low, high in bounds)
+    return m, n, k
+
+
+def _layer(layout: str, within: Range, rng: np.random.Generator) -> _Sizes:
+    """Rows, reduction and columns of a layer's product; tokens are the reduction of layout tn."""
+    most = min(_MOST_TOKENS, within.outer[1]).bit_length()
+    tokens = 1 << int(rng.integers(0, most))
+    bounds = within.outer, within.reduction
+    sizes = (_at_least(_LEAST_OF_LAYERS, each, rng) for each in bounds)
+    outputs, inputs = (max(size - size % _STEP_OF_LAYERS, 1) for size in sizes)
+    return (outputs, tokens, inputs) if layout == "tn" else (tokens, inputs, outputs)
 
 
 def _shapes(within: Range, rng: np.random.Generator) -> Iterator[tuple[int, int, int]]:

@@ -121,6 +121,22 @@ def test_few_rows_and_few_columns_are_drawn_alike(seed: int) -> None:
     assert any(each.m * each.n > beyond / 2 for each in drawn if each.k <= 16)
 
 
+def test_every_second_problem_of_16_bits_is_a_layer() -> None:
+    within = Range(outer=(1, 16384), reduction=(16, 16384), work=(1e6, 2e11))
+    drawn = draw_problems(within, 64, 3, "bfloat16")
+    assert drawn[:20] == draw_problems(within, 20, 3, "bfloat16")
+    layers = [
+        each
+        for each in drawn
+        if (each.m if each.layout == "tn" else each.n) % 128 == each.k % 128 == 0
+    ]
+    assert 22 <= len(layers) <= 40
+    assert Counter(each.layout for each in layers)["nt"] >= 10
+    assert {each.m for each in layers if each.layout == "nt"} <= {2**power for power in range(13)}
+    small = Range(outer=(1, 64), reduction=(1, 64), work=(1, 2e5))
+    assert len(draw_problems(small, 30, 3, "float16")) == 30
+
+
 @pytest.mark.usefixtures("toy")
 def test_a_program_that_there_is_not_is_no_beginning(tmp_path: Path) -> None:
     """Portfolios come from strangers, too: what is no program of a family is left out."""
