@@ -103,9 +103,10 @@ def draw_problems(
             sizes = _layer(layout, within, rng)
         else:
             sizes = _varied(len(found), (m, n, k), within, rng)
-        if _fits(sizes, within):
+        # Where no layer is so small, or all are there, problems as they were drawn are more.
+        if _fits(sizes, within) and (*sizes, layout) not in found:
             found[*sizes, layout] = None
-        elif layers and _fits((m, n, k), within):  # no layer is so small
+        elif layers and _fits((m, n, k), within):
             found[m, n, k, layout] = None
         if len(found) == count:
             break
@@ -120,7 +121,7 @@ _Sizes: TypeAlias = tuple[int, int, int]
 def _fits(sizes: _Sizes, within: Range) -> bool:
     """True if a problem is within the range, and its operands are no larger than they may be."""
     m, n, k = sizes
-    return within.admits(m, n, k) and max(m * n, n * k, m * k) <= _ELEMENTS
+    return min(sizes) > 0 and within.admits(m, n, k) and max(m * n, n * k, m * k) <= _ELEMENTS
 
 
 def _varied(number: int, sizes: _Sizes, within: Range, rng: np.random.Generator) -> _Sizes:
@@ -147,7 +148,7 @@ def _layer(layout: str, within: Range, rng: np.random.Generator) -> _Sizes:
     tokens = 1 << int(rng.integers(0, most))
     bounds = within.outer, within.reduction
     sizes = (_at_least(_LEAST_OF_LAYERS, each, rng) for each in bounds)
-    outputs, inputs = (max(size - size % _STEP_OF_LAYERS, 1) for size in sizes)
+    outputs, inputs = (size - size % _STEP_OF_LAYERS for size in sizes)
     return (outputs, tokens, inputs) if layout == "tn" else (tokens, inputs, outputs)
 
 
