@@ -429,7 +429,6 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) { *value = 8; re
 DEVICE = f"""
 #include "{STAND_IN}"
 API cuGetExportTable(const void** table, const CUuuid* id) {{ return CUDA_ERROR_NOT_FOUND; }}
-API cuDriverGetVersion(int* version) {{ return *version = 13000, CUDA_SUCCESS; }}
 API cuDeviceGetCount(int* count) {{ return *count = 1, CUDA_SUCCESS; }}
 API cuDeviceGetName(char* name, int n, CUdevice d) {{ return strcpy(name, "Stub"), CUDA_SUCCESS; }}
 API cuDeviceTotalMem(size_t* bytes, CUdevice d) {{ return *bytes = total, CUDA_SUCCESS; }}
