@@ -162,10 +162,8 @@ class BindingsDriver:
         return refused == 0 and status.value == _ACTIVE
 
     def capture_of(self, handle: int) -> int | None:
-        status, number = ctypes.c_int(), ctypes.c_uint64()
-        places = ctypes.byref(status), ctypes.byref(number), None, None, None
-        refused = function("cuStreamGetCaptureInfo_v2")(ctypes.c_void_p(handle), *places)
-        return number.value if refused == 0 and status.value == _ACTIVE else None
+        found = _capture(handle)
+        return None if found is None else found[0]
 
     def record(self, enqueue: Callable[[], None], stream: Stream) -> _Graph:
         return _Graph(enqueue, stream)
@@ -178,16 +176,16 @@ class BindingsDriver:
 
         Its destructor runs in a thread of the driver's, where no Python may.
         """
-        status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
-        places = ctypes.byref(status), ctypes.byref(number), ctypes.byref(graph), None, None
-        _checked("cuStreamGetCaptureInfo_v2", ctypes.c_void_p(handle), *places)
+        captured = _capture(handle)
+        if captured is None:
+            raise DriverError(f"stream {handle} is not captured: it has no graph to watch")
         libc = ctypes.CDLL(None)
         libc.calloc.restype = ctypes.c_void_p
         semaphore = ctypes.c_void_p(libc.calloc(1, _SEMAPHORE_BYTES))  # zeros: nobody posted it
         owned, once = ctypes.c_void_p(), ctypes.c_uint(1)
         made = ctypes.byref(owned), semaphore, libc.sem_post, once
         _checked("cuUserObjectCreate", *made, _NO_DESTRUCTOR_SYNC)
-        _checked("cuGraphRetainUserObject", graph, owned, once, _MOVE)
+        _checked("cuGraphRetainUserObject", captured[1], owned, once, _MOVE)
         return lambda: libc.sem_trywait(semaphore) == 0
 
     def load(self, binary: bytes) -> LoadedModule:
@@ -294,6 +292,14 @@ class BindingsDriver:
         (status,) = load_driver().cuCtxEnablePeerAccess(self.context(ordinal), 0)
         if int(status) != 0 and status.name not in _NO_PEERS:
             raise DriverError(f"{status.name}: cuCtxEnablePeerAccess failed")
+
+
+def _capture(handle: int) -> tuple[int, ctypes.c_void_p] | None:
+    """The number and the graph of the capture that a stream is in."""
+    status, number, graph = ctypes.c_int(), ctypes.c_uint64(), ctypes.c_void_p()
+    places = ctypes.byref(status), ctypes.byref(number), ctypes.byref(graph), None, None
+    refused = function("cuStreamGetCaptureInfo_v2")(ctypes.c_void_p(handle), *places)
+    return (number.value, graph) if refused == 0 and status.value == _ACTIVE else None
 
 
 def _checked(name: str, *arguments: Any) -> None:
