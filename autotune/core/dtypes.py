@@ -3,6 +3,8 @@
 A floating type is one row. One of integers is its row and the row of the type that its products
 are summed in; operands, poison and tolerance follow from the kind. What the vendor's library calls
 a type stands in `autotune.gpu.nvidia.cublas` where that takes more than the row says.
+
+`DTYPES` are the types of matrix products, `ELEMENTS` those of any operand.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -63,7 +66,7 @@ class Dtype:
         nccl: the number of NCCL's ``ncclDataType_t``.
         cublas: the number of cuBLAS's ``cudaDataType_t``.
         tensor_map: the number of the CUDA driver's ``CUtensorMapDataType``.
-        kind: "floating" or "integer".
+        kind: "floating", "integer", "boolean" or "complex".
         unit_roundoff: largest relative error of rounding a number to it; integers are exact.
         smallest: its smallest positive number, a subnormal one where it is floating.
         c_header: the header that declares `c_type`; empty where the language has it.
@@ -99,8 +102,8 @@ class Dtype:
 
     @property
     def word(self) -> Word:
-        """The integer of its size."""
-        return WORDS[self.itemsize]
+        """The integer of its size; of 16 bytes, that of either half."""
+        return WORDS[min(self.itemsize, 8)]
 
     @property
     def accumulated(self) -> Dtype:
@@ -216,7 +219,66 @@ DTYPES: Mapping[str, Dtype] = {
         ),
     )
 }
-"""Every element type a problem may have, by name."""
+"""Every element type of matrix products, by name."""
+
+
+def _row(name: str, c_type: str, kind: str, numbers: tuple[int, int], letter: str = "") -> Dtype:
+    """A type of operands alone; of cuBLAS, NCCL and tensor maps it has no number.
+
+    Args:
+        name: of the type.
+        c_type: its name in CUDA C++.
+        kind: as in `Dtype`.
+        numbers: bytes, and DLPack's code.
+        letter: in `struct`.
+    """
+    itemsize, dlpack = numbers
+    single = kind == "complex" and itemsize == 8
+    sign = {"integer": "u" if name.startswith("u") else "i", "boolean": "b", "complex": "c"}[kind]
+    return Dtype(
+        name=name,
+        aliases=(),
+        itemsize=itemsize,
+        accuracy="ieee",
+        accumulation=name,
+        c_type=c_type,
+        c_header="cuComplex.h" if kind == "complex" else "",
+        typestrs=(f"{'|' if itemsize == 1 else '<'}{sign}{itemsize}",),
+        dlpack=dlpack,
+        nccl=-1,
+        cublas=-1,
+        tensor_map=-1,
+        kind=kind,
+        unit_roundoff=0.0 if kind != "complex" else 2.0**-24 if single else 2.0**-53,
+        smallest=1.0 if kind != "complex" else 2.0**-149 if single else 2.0**-1074,
+        letter=letter,
+        scalar={"i": ctypes.c_int, "q": ctypes.c_longlong}.get(letter),
+    )
+
+
+_INT, _UINT, _COMPLEX, _BOOL = 0, 1, 5, 6
+"""DLPack's kDLInt, kDLUInt, kDLComplex and kDLBool."""
+
+ELEMENTS: Mapping[str, Dtype] = ChainMap(
+    DTYPES,  # type: ignore[arg-type]
+    {
+        row.name: row
+        for row in (
+            _row("int8", "signed char", "integer", (1, _INT)),
+            _row("int16", "short", "integer", (2, _INT)),
+            _row("int32", "int", "integer", (4, _INT), "i"),
+            _row("int64", "long long", "integer", (8, _INT), "q"),
+            _row("uint8", "unsigned char", "integer", (1, _UINT)),
+            _row("uint16", "unsigned short", "integer", (2, _UINT)),
+            _row("uint32", "unsigned int", "integer", (4, _UINT)),
+            _row("uint64", "unsigned long long", "integer", (8, _UINT)),
+            _row("bool", "bool", "boolean", (1, _BOOL)),
+            _row("complex64", "cuFloatComplex", "complex", (8, _COMPLEX)),
+            _row("complex128", "cuDoubleComplex", "complex", (16, _COMPLEX)),
+        )
+    },
+)
+"""Every element type that an operand may have, by name."""
 
 DEFAULT_DTYPE = "float32"
 """The element type where none is named."""
@@ -225,8 +287,8 @@ USUAL_DTYPES = tuple(row.name for row in DTYPES.values() if row.usual)
 """Those of a family that declares none."""
 
 _NAMES = {alias: row.name for row in DTYPES.values() for alias in row.aliases}
-_TYPESTRS = {spelling: row.name for row in DTYPES.values() for spelling in row.typestrs}
-_DLPACK = {(row.dlpack, 8 * row.itemsize): row.name for row in DTYPES.values()}
+_TYPESTRS = {spelling: row.name for row in ELEMENTS.values() for spelling in row.typestrs}
+_DLPACK = {(row.dlpack, 8 * row.itemsize): row.name for row in ELEMENTS.values()}
 
 
 def dtype_name(text: str) -> str:

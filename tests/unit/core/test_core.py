@@ -18,6 +18,7 @@ from scipy import stats
 from autotune.core import dtypes, session
 from autotune.core.dtypes import (
     DTYPES,
+    ELEMENTS,
     USUAL_DTYPES,
     WORDS,
     Dtype,
@@ -43,6 +44,15 @@ def test_a_row_agrees_with_numpy(row: Dtype) -> None:
     assert (np.array([1 + 1.01 * row.unit_roundoff + 2.0**-52]).astype(dtype) > one).all()
     assert np.array([row.smallest]).astype(dtype)[0] > 0
     assert np.array([row.smallest / 2]).astype(dtype)[0] == 0
+
+
+@pytest.mark.parametrize("row", ELEMENTS.values(), ids=ELEMENTS)
+def test_elements_are_numpys_and_are_known_by_what_arrays_say_of_them(row: Dtype) -> None:
+    dtype = row.numpy
+    assert (dtype.name, dtype.itemsize) == (row.name, row.itemsize)
+    assert from_typestr(dtype.str if row.name != "bfloat16" else "<V2") == row.name
+    assert from_dlpack(row.dlpack, 8 * row.itemsize, 1) == row.name
+    assert np.zeros(1, f"u{struct.calcsize(row.word.letter)}").nbytes == min(row.itemsize, 8)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=DTYPES)
@@ -73,8 +83,8 @@ def test_products_are_exact_in_the_type_they_are_summed_in(row: Dtype) -> None:
 
 def test_what_is_not_known_keeps_its_name() -> None:
     assert dtype_name(" Int8 ") == "int8"
-    assert from_typestr("<i4") == "<i4"
-    assert from_dlpack(0, 32, 1) == "kind 0 of 32"
+    assert from_typestr("<M8[s]") == "<M8[s]"
+    assert from_dlpack(3, 32, 1) == "kind 3 of 32"
     assert set(USUAL_DTYPES) == {"float32", "float64"}
     assert {row.itemsize for row in ROWS} <= set(WORDS)
 
