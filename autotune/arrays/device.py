@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import OperandError
 from autotune.operations.parts import plain_strides
 
@@ -88,7 +88,7 @@ def check_place(
         )
     if len(shape) > 1 and strides[-2] >= LEADING_LIMIT:
         raise OperandError(f"{name} must have rows less than {LEADING_LIMIT} elements apart")
-    if array.address % DTYPES[dtype].itemsize:
+    if array.address % ELEMENTS[dtype].itemsize:
         raise OperandError(f"{name} is not aligned to its items: pass a copy")
     return array.address, strides[:-1]
 

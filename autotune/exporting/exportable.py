@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
 from autotune.operations.accuracy import Tolerance
@@ -191,7 +191,7 @@ def _operands(problem: Problem) -> tuple[ExportedOperand, ...]:
                 argument=address.name,
                 dimensions=operand.shape[::-1] if transposed else operand.shape,
                 shape=stored.shape,
-                dtype=DTYPES[stored.dtype],
+                dtype=ELEMENTS[stored.dtype],
                 written=operand.written,
                 packed=stored.packed,
                 strides=tuple(

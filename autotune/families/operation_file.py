@@ -122,7 +122,14 @@ def _operands(table: Table) -> Iterator[Operand]:
     for name in table:
         entry = table.table(name)
         role = entry.choice("role", _ROLES) if "role" in entry else _ROLES[0]
-        yield Operand(name, _texts(entry, "shape"), written=role == "out")
+        yield Operand(
+            name,
+            _texts(entry, "shape"),
+            written=role == "out",
+            dtype=entry.text("dtype") if "dtype" in entry else "",
+            most=entry.text("most") if "most" in entry else "",
+            ascending=entry.flag("ascending"),
+        )
         entry.close()
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class GuardedArray:
     def __init__(
         self, shape: tuple[int, ...], dtype: str, padding: int = 0, *, shift: int = 0
     ) -> None:
-        row = DTYPES[dtype]
+        row = ELEMENTS[dtype]
         itemsize = row.itemsize
         self._poison = row.word.poison
         guard = GUARD_BYTES // itemsize

@@ -89,6 +89,7 @@ class Operation:
                 )
             for text in operand.shape:
                 check_expression(f"operands.{operand.name}.shape", text, set(self.sizes))
+            operand.check_elements(set(self.sizes))
         plain = set(itertools.chain(*(operand.shape for operand in self.operands)))
         for name in self.sizes:
             if name not in plain:
@@ -190,9 +191,11 @@ class Operation:
             Array(
                 operand.name,
                 tuple(self.evaluated(text, sizes) for text in operand.shape),
-                result_dtype if operand.written else dtype,
+                operand.dtype or (result_dtype if operand.written else dtype),
                 operand.written,
                 operand.name in self.packed,
+                self.evaluated(operand.most, sizes) if operand.most else None,
+                operand.ascending,
             )
             for operand in self.operands
         )
@@ -457,7 +460,9 @@ def _packed(operation: Operation) -> frozenset[str]:
 
 
 def _parts(operand: Operand) -> tuple[Argument, ...]:
-    return operand_arguments(operand.name, len(operand.shape), written=operand.written)
+    return operand_arguments(
+        operand.name, len(operand.shape), written=operand.written, dtype=operand.dtype
+    )
 
 
 def _all_arguments(operation: Operation) -> tuple[Argument, ...]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import ExpressionError, InputError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
@@ -44,11 +44,38 @@ class Operand:
         name: what formulas call it.
         shape: expressions over the operation's sizes, one for each dimension, 1 to 3.
         written: whether it is what the operation computes.
+        dtype: element type; empty for that of the problem.
+        most: an expression over the sizes: elements, of an integer type, are from 0 to that; empty
+            where they are drawn as others are.
+        ascending: whether none of those is less than the one before.
     """
 
     name: str
     shape: tuple[str, ...]
     written: bool = False
+    dtype: str = ""
+    most: str = ""
+    ascending: bool = False
+
+    def check_elements(self, sizes: set[str]) -> None:
+        """Refuse an element type, or bounds of elements, that there cannot be.
+
+        Raises:
+            InputError: the message begins with the operand's name.
+        """
+        if self.dtype and self.dtype not in ELEMENTS:
+            raise InputError(must_be(f"operands.{self.name}.dtype", self.dtype, ELEMENTS))
+        if self.most:
+            check_expression(f"operands.{self.name}.most", self.most, sizes)
+        if bool(self.most) > (bool(self.dtype) and ELEMENTS[self.dtype].kind == "integer"):
+            raise InputError(
+                f"operands.{self.name}.most must be left out: it is for a dtype of integers"
+            )
+        if self.ascending and (not self.most or len(self.shape) != 1):
+            raise InputError(
+                f"operands.{self.name}.ascending must be left out: it is for one dimension of "
+                "integers with a most"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +88,8 @@ class Array:
         dtype: element type.
         written: whether it is what is computed.
         packed: whether its rows follow each other: kernels are not told how far apart they are.
+        most: the largest element of integers that are bounded; None for others.
+        ascending: whether none of those is less than the one before.
     """
 
     name: str
@@ -68,11 +97,13 @@ class Array:
     dtype: str
     written: bool = False
     packed: bool = False
+    most: int | None = None
+    ascending: bool = False
 
     @property
     def nbytes(self) -> int:
         """Bytes of its elements."""
-        return math.prod(self.shape) * DTYPES[self.dtype].itemsize
+        return math.prod(self.shape) * ELEMENTS[self.dtype].itemsize
 
 
 def plain_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
@@ -189,24 +220,29 @@ class Argument:
         name: what it is called, where addresses are not called otherwise by the language.
         kind: what it is.
         written: of an address: whether the kernel writes there.
+        dtype: of an address: the elements' type; empty for that of the problem.
     """
 
     name: str
     kind: Kind
     written: bool = False
+    dtype: str = ""
 
 
-def operand_arguments(name: str, dimensions: int, *, written: bool) -> tuple[Argument, ...]:
+def operand_arguments(
+    name: str, dimensions: int, *, written: bool, dtype: str = ""
+) -> tuple[Argument, ...]:
     """The address of an operand and its strides, from the outermost to the last but one.
 
     Args:
         name: the operand's.
         dimensions: how many it has, 1 to 3; the last one is contiguous.
         written: whether the kernel writes it.
+        dtype: its element type; empty for that of the problem.
     """
     lower = name.lower()
     strides = (
         Argument(f"{lower}_stride", Kind.BATCH),
         Argument(f"ld{lower}", Kind.LEADING),
     )
-    return (Argument(lower, Kind.ADDRESS, written), *strides[3 - dimensions :])
+    return (Argument(lower, Kind.ADDRESS, written, dtype), *strides[3 - dimensions :])

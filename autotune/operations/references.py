@@ -12,11 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.errors import ExpressionError, InputError
 from autotune.operations.accuracy import Tolerance
 from autotune.operations.cases import SPECIAL, Case
 from autotune.operations.formula import Formula
+from autotune.operations.parts import Array
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.python_reference import PythonReference
 
@@ -138,6 +139,8 @@ class Drawn:
             each.name: _random(
                 rng, each.shape, case.distribution, each.dtype, large, max(case.sizes)
             )
+            if each.most is None
+            else _bounded(rng, each, case.distribution)
             for each in here.operands
             if not each.written
         }
@@ -332,6 +335,23 @@ def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return np.arange(count)
     inner = rng.choice(np.arange(1, count - 1), SAMPLES - 2, replace=False)
     return np.sort(np.concatenate([[0, count - 1], inner]))
+
+
+def _bounded(rng: np.random.Generator, array: Array, distribution: str) -> Matrix:
+    """Integers from 0 to the most that there may be.
+
+    Those that ascend end with that. Uniform ones are about equally far apart; normal ones come of
+    a few numbers, so that many are equal, and three times in four end before.
+    """
+    count, most = math.prod(array.shape), array.most or 0
+    if not array.ascending:
+        drawn = rng.integers(0, most, count, endpoint=True)
+    elif distribution == "uniform":
+        drawn = np.cumsum(rng.multinomial(most, np.full(count, 1 / count)))
+    else:
+        few = rng.integers(0, most, 1 + count // 2, endpoint=True)
+        drawn = np.sort(rng.choice([*few, 0, most], count))
+    return drawn.astype(ELEMENTS[array.dtype].numpy).reshape(array.shape)
 
 
 def _random(

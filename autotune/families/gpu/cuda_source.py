@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.configuration import Value
-from autotune.core.dtypes import DTYPES, Dtype
+from autotune.core.dtypes import DTYPES, ELEMENTS, Dtype
 from autotune.core.errors import FamilyError
 from autotune.families.epilogue_text import CUDA_NAME, EpilogueText, cuda_epilogue, emitted_names
 from autotune.families.family import KernelFamily
@@ -90,7 +90,8 @@ def _type(argument: Argument) -> str:
         case Kind.SCALAR:
             return "{acc}"
         case Kind.ADDRESS:
-            kind = "{out}*" if argument.written else "const {t}*"
+            own = ELEMENTS[argument.dtype].c_type if argument.dtype else ""
+            kind = f"{own or '{out}'}*" if argument.written else f"const {own or '{t}'}*"
             return f"{kind} __restrict__"
         case Kind.BATCH:
             return "long long"

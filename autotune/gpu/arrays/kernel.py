@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from autotune.arrays.device import check_place, overlap, stream_handle
 from autotune.arrays.libraries import library_of
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.errors import OperandError
 from autotune.gpu.driver import Retained, device_of, wait
 from autotune.operations.calls import check_call, check_unread, out_overlaps, real
@@ -300,10 +300,10 @@ class _Operand:
         """Do two operands share an element? Of batches: do their ranges meet?"""
         if self.device != other.device:
             return False
-        alike = DTYPES[self.array.dtype].itemsize == DTYPES[other.array.dtype].itemsize
+        alike = ELEMENTS[self.array.dtype].itemsize == ELEMENTS[other.array.dtype].itemsize
         if alike and max(len(self.array.shape), len(other.array.shape)) <= 2:
             (at_x, x_shape), (at_y, y_shape) = self._rows, other._rows
-            return overlap(at_x, x_shape, at_y, y_shape, DTYPES[self.array.dtype].itemsize)
+            return overlap(at_x, x_shape, at_y, y_shape, ELEMENTS[self.array.dtype].itemsize)
         return self.address < other._end and other.address < self._end
 
     @property
@@ -321,7 +321,7 @@ class _Operand:
             (size - 1) * stride
             for size, stride in zip(self.array.shape, (*self.strides, 1), strict=True)
         )
-        return self.address + (last + 1) * DTYPES[self.array.dtype].itemsize
+        return self.address + (last + 1) * ELEMENTS[self.array.dtype].itemsize
 
 
 def pair(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES, WORDS, Dtype
+from autotune.core.dtypes import ELEMENTS, WORDS, Dtype
 from autotune.gpu.driver import activated, driver
 from autotune.gpu.matrix import DeviceMatrix
 from autotune.operations.guarded import GUARD_BYTES, strides_of
@@ -120,7 +120,7 @@ def lay_out(arrays: Sequence[Array], padding: int) -> SlabLayout:
     placements: dict[str, Placement] = {}
     start = 0
     for array in arrays:
-        itemsize = DTYPES[array.dtype].itemsize
+        itemsize = ELEMENTS[array.dtype].itemsize
         shift = itemsize if padding else 0
         strides = strides_of(array.shape, 0 if array.packed else padding)
         placed = Placement(array.shape, strides, itemsize, start + GUARD_BYTES + shift)
@@ -194,7 +194,7 @@ class SetMemory:
     def __init__(self, arrays: Sequence[Array], layout: SlabLayout, base: int) -> None:
         self.base = base
         self._layout = layout
-        self._dtypes = {array.name: DTYPES[array.dtype] for array in arrays}
+        self._dtypes = {array.name: ELEMENTS[array.dtype] for array in arrays}
         (self._output,) = (array.name for array in arrays if array.written)
 
     def read(self, name: str, place: Place) -> float:
@@ -241,7 +241,7 @@ class GuardedMatrix:
     """
 
     def __init__(self, device: int, shape: tuple[int, int], dtype: str, padding: int = 0) -> None:
-        row = DTYPES[dtype]
+        row = ELEMENTS[dtype]
         stride = shape[1] + padding
         self._placement = Placement(shape, (stride, 1), row.itemsize, GUARD_BYTES)
         self._poison = row.word.poison

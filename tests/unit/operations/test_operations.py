@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from autotune.operations.cases import Case, cases_of
 from autotune.operations.formula import Formula
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.operation import Operation
-from autotune.operations.parts import Operand, plain_strides
+from autotune.operations.parts import Kind, Operand, plain_strides
 from autotune.operations.problem import GEMM, Gemm
+from autotune.operations.python_reference import PythonReference
 from autotune.operations.verification import Check
 from autotune.serving.invocation import Invocation
 from autotune.store.matching import problem_sizes
@@ -170,6 +172,55 @@ def test_guards_lie_around_arrays_of_any_shape(shape: list[int], padding: int, d
             made.array, (made.array.size + 1,), (made.array.itemsize,)
         )[shape[-1]] = 3
         assert made.damage() == "past the end of a row"
+
+
+def test_integers_of_an_operand_are_bounded_and_ascend() -> None:
+    source = "def taken(A, ends): return A[ends.astype(int) - 1]"
+    rows = Operation(
+        "rows",
+        ("M", "N", "E"),
+        (
+            Operand("A", ("M", "N")),
+            Operand("ends", ("E",), dtype="int32", most="M", ascending=True),
+            Operand("C", ("E", "N"), written=True),
+        ),
+        PythonReference("taken", source),
+        "E * N",
+    )
+    assert [each.dtype for each in rows.arguments if each.kind is Kind.ADDRESS] == [
+        "",
+        "int32",
+        "",
+    ]
+    asked, rng = rows.problem(M=50, N=3, E=40), np.random.default_rng(0)
+    assert [each.dtype for each in asked.operands] == ["float32", "int32", "float32"]
+    for distribution in ("uniform", "normal"):
+        case = Case(50, 3, 40, padding=3, distribution=distribution)
+        check = Check(case, asked, rng)
+        _, ends, _ = check.operands
+        assert ends.dtype == np.int32
+        assert (np.diff(ends) >= 0).all()
+        assert ends[0] >= 0
+        assert ends[-1] <= 50
+        assert (ends[-1] == 50) or distribution == "normal"
+        taken = check.run(lambda a, ends, c: np.copyto(c, a[ends - 1]), "ieee")
+        assert taken.right, taken.reason
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"dtype": "int3"}, "operands.x.dtype must be one of"),
+        ({"most": "M"}, "operands.x.most must be left out"),
+        ({"dtype": "float32", "most": "M"}, "operands.x.most must be left out"),
+        ({"dtype": "int32", "most": "Q"}, "operands.x.most = 'Q': a name must be"),
+        ({"dtype": "int32", "ascending": True}, "operands.x.ascending must be left out"),
+    ],
+)
+def test_elements_that_there_cannot_be_are_refused(said: dict[str, Any], message: str) -> None:
+    operands = Operand("x", ("M",), **said), Operand("y", ("M",), written=True)
+    with pytest.raises(InputError, match=re.escape(message)):
+        Operation("copied", ("M",), operands, Formula("x"), "M")
 
 
 def test_strides_that_kernels_take() -> None:
