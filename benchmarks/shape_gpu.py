@@ -124,7 +124,7 @@ class Operands:
             driver().download(found[place], at)
         problem = self._problem
         tolerance = Tolerance.of(problem.accuracy, problem.dtype, problem.shape)
-        allowed = tolerance.allowed(scale, float(scale.max()), expected)
+        allowed = tolerance.allowed(scale, expected)
         errors = np.abs(found[:, columns].astype(np.float64) - expected)
         errors /= np.maximum(allowed, 1e-300)
         return float(np.max(errors)) if np.all(np.isfinite(errors)) else float("inf")

@@ -26,7 +26,7 @@ from autotune.measuring.evaluator import Effort, Evaluator, Stage
 from autotune.measuring.messages import Reply
 from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker, WorkerPool
-from autotune.operations.cases import small_case, special_cases
+from autotune.operations.cases import hard_cases, small_case, special_cases
 from autotune.operations.problem import MatrixOperation
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ def cased(
     """
     cases = host_cases(problem)
     if isinstance(problem.defined, MatrixOperation):
+        cases += hard_cases(problem, family.accuracy)
         return CasedProgram(program, cases, shrinks=True)
     planner = Planner(family, configuration, problem.dtype, limits)
 

@@ -252,7 +252,7 @@ def expected(problem: Problem, accuracy: str) -> bytes:
     values = {**problem.named(operands), **checked_scalars(problem.defined)}
     reference = FullReference.of_formula(problem.defined.result, values)
     tolerance = Tolerance.of(accuracy, problem.dtype, problem.shape, problem.out_dtype)
-    allowed = tolerance.allowed(reference.scale, reference.largest, reference.expected)
+    allowed = reference.allowed(tolerance)
     count = reference.expected.size
     places = np.arange(count)
     if count > MOST:  # one in each of many equal parts, and the last one

@@ -4,11 +4,11 @@ A trial goes the same way everywhere (`autotune.measuring.trial`); how a program
 calls are timed and where its result is judged is the target's.
 
 A kernel is verified before it is timed, at every case of its operation
-(`autotune.operations.cases`), at two of them once more on operands that hold NaN and infinity, and
-at the problem itself; while it is timed, in single elements that change between calls; after it
-was timed, on what its last call left and on another content of the problem's operands; in the
-finals in every turn and, on operands that nobody has seen, at everything again and in as many
-calls as there is time for. Targets leave out:
+(`autotune.operations.cases`), at two of them once more on operands that hold NaN and infinity, at
+the hard ones of its accuracy class, and at the problem itself; while it is timed, in single
+elements that change between calls; after it was timed, on what its last call left and on another
+content of the problem's operands; in the finals in every turn and, on operands that nobody has
+seen, at everything again and in as many calls as there is time for. Targets leave out:
 
 cuda
     The cases that a configuration is not valid for: a launch is planned for sizes, where other
@@ -23,6 +23,7 @@ hybrid
     Read-only inputs: memory that a GPU copies from by itself is not write-protected. They are
     compared after every call that is judged.
 hybrid, mpi
+    Hard operands, since what they divide is computed by the operands' own type.
     Changes of single elements between timed calls (`autotune.operations.poke`), and a bound that
     no time may be below (`autotune.measuring.timing`): several processes or devices work.
 mpi

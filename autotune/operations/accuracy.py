@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +15,50 @@ from autotune.core.errors import InputError
 
 _Factor: TypeAlias = Callable[[float, tuple[int, ...]], float]
 
+Relative: TypeAlias = Literal["terms", "norms", "largest"]
+"""What the error of element ij is relative to.
+
+- terms: S_ij, with S = |alpha| |A| |B| + |beta| |C0|.
+- norms: |alpha| ||a_i|| ||b_j|| + |beta| |C0_ij|, by the 2-norms of row i of A and column j of B.
+  By the inequality of Cauchy and Schwarz it is at least S_ij, which may stand for it (exported
+  programs check random elements alone, where it is 0.6 to 0.75 of it).
+- largest: the largest element of S.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound of errors.
+
+    Attributes:
+        factor: of a tolerance (`Tolerance.factor`), by eps of the sums and a problem's sizes.
+        relative: what it is a factor of.
+    """
+
+    factor: _Factor
+    relative: Relative = "terms"
+
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
     """An accuracy class.
 
     Attributes:
-        factor: of a tolerance (`Tolerance.factor`), by eps of the sums and a problem's sizes.
+        usual: the bound for operands of random elements of mean zero.
+        promise: the bound for all finite operands, where kernels are held to one.
         serves: further classes that its kernels satisfy.
-        normwise: whether it promises accuracy in norm only.
+        dtypes: element types of operands that it is for; empty means all.
+        subnormal: whether the promise is also for operands of subnormal numbers.
         products: whether it is for matrix products alone.
         spreads: whether its kernels spread NaN and infinity over numbers.
         operations: most operations of the textbook algorithm for one that its kernels do.
     """
 
-    factor: _Factor
+    usual: Bound
+    promise: Bound | None = None
     serves: tuple[str, ...] = ()
-    normwise: bool = False
+    dtypes: tuple[str, ...] = ()
+    subnormal: bool = True
     products: bool = True
     spreads: bool = False
     operations: float = 1.0
@@ -63,6 +90,45 @@ def _rounded(eps: float, sizes: tuple[int, ...]) -> float:
     return _truncated(eps, sizes) + 2.0**-10 * min(1.0, 10 / math.sqrt(sizes[1]))
 
 
+_SHORT = 256
+"""A reduction up to which sums in a tensor core's accumulator are as far off as at this one."""
+
+
+def _statistical(eps: float, sizes: tuple[int, ...]) -> float:
+    """4 sqrt(n) u, where u = eps / 2 and n is the reduction, at least 256.
+
+    Rounding errors of n products and sums, each at most u of what it rounds, add up to n u in the
+    worst case, and with high probability to a multiple of sqrt(n) u, whatever the operands (Higham
+    and Mary, "A new approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41,
+    2019: lambda = 4 leaves a chance of 2 exp(-8)).
+
+    Kernels that divide operands into parts come to the following, relative to ||a_i|| ||b_j||:
+
+    - Three products of two float16 parts, after exact powers of two for rows and columns: 13 u for
+      what the parts leave out, up to n = 2^15. An instruction of a tensor core truncates 16
+      products to 26 bits below the largest addend, and then their sum: of a sum that grows, where
+      nothing averages out, 24 instructions cut off 43 u (emulated: 47 u). That is all between two
+      additions in float32, every 128 steps, which themselves round by u: 90 u at n = 4096, of 256.
+      A single accumulator loses 0.3 n u.
+    - Six products of three bfloat16 parts: all of 24 bits; with an addition every 64 steps the
+      same 24 instructions.
+    - Six products of three signed bytes each: sums are exact, and the products that are left out
+      come to 0.5 sqrt(n) u of the product of the largest elements where low digits are as good as
+      random; 2 n u where they are not.
+    - Ozaki II: operands are rounded to integers, by half of one, so scaled that
+      ||a_i|| ||b_j|| <= P / 2, P the product of the moduli. All else is exact. If all roundings of
+      a row have one sign, the error is sqrt(n) / sqrt(P / 2), twice that where a norm is just past
+      a power of two, for rows and for columns: at 14 moduli up to 256 (P = 2^110.2) 0.7 sqrt(n) u
+      with u = 2^-53, at 13 moduli 10 sqrt(n) u.
+    """
+    return 2 * math.sqrt(max(sizes[1], _SHORT)) * eps
+
+
+def _of_tf32(eps: float, sizes: tuple[int, ...]) -> float:
+    """2^-10 and the sums': two operands rounded to 11 bits, whatever they are."""
+    return 2.0**-10 + _statistical(eps, sizes)
+
+
 def _recursive(eps: float, sizes: tuple[int, ...]) -> float:
     """8 eps 4.5^(L/2), with L recursion levels down to 32.
 
@@ -75,7 +141,10 @@ def _recursive(eps: float, sizes: tuple[int, ...]) -> float:
     return 8 * eps * math.pow(4.5, levels / 2)
 
 
-_LOOSER = ("fp32", "fp32-normwise", "tf32", "native", "strassen")
+_LOOSER = ("fp32", "fp32-normwise", "fp64", "tf32", "native", "strassen")
+_TERMS = Bound(_statistical)
+_NORMS = Bound(_statistical, "norms")
+_SINGLE = ("float32",)
 
 ACCURACIES: Mapping[str, Accuracy] = {
     # 16 eps. For any data, rounding errors of an inner product are within n u S and, with high
@@ -86,18 +155,20 @@ ACCURACIES: Mapping[str, Accuracy] = {
     # 3 eps up to n = 32768. The rest is margin, and covers the rounding of the reference itself
     # where the problem is float64. A dropped or doubled term is off by about 1/n: thousands of eps
     # at n = 4096.
-    "ieee": Accuracy(lambda eps, _: 16 * eps, serves=_LOOSER, products=False),
-    # Operands as they are, in sums that may be cut off, as where tensor cores add up their parts.
-    "fp32": Accuracy(_truncated, serves=("fp32-normwise", "tf32")),
-    # The same relative to the largest element: small ones may be off by more.
-    "fp32-normwise": Accuracy(_truncated, normwise=True),
-    "tf32": Accuracy(_rounded),
-    "native": Accuracy(_truncated),
+    "ieee": Accuracy(Bound(lambda eps, _: 16 * eps), serves=_LOOSER, products=False),
+    # Operands as they are, however their products come about: every term counts.
+    "fp32": Accuracy(_TERMS, _TERMS, serves=("fp32-normwise", "tf32"), dtypes=_SINGLE),
+    # The same relative to norms: terms far below the largest of their row or column may be lost.
+    "fp32-normwise": Accuracy(_NORMS, _NORMS, serves=("tf32",), dtypes=_SINGLE),
+    "fp64": Accuracy(_NORMS, _NORMS, dtypes=("float64",)),
+    # Operands of 11 bits; 10 where scales are those of a row's largest element.
+    "tf32": Accuracy(Bound(_rounded), Bound(_of_tf32, "norms"), subnormal=False),
+    "native": Accuracy(Bound(_truncated)),
     # The bound is one for finite operands, and only those are checked. An Inf or NaN in A or B
     # makes Inf or NaN of elements of C that are finite in the textbook product, since whole blocks
     # are added and subtracted before they are multiplied; in every other class it stays in its row
     # of A, or its column of B. Ten levels are more than anybody recurses.
-    "strassen": Accuracy(_recursive, normwise=True, spreads=True, operations=(8 / 7) ** 10),
+    "strassen": Accuracy(Bound(_recursive, "largest"), spreads=True, operations=(8 / 7) ** 10),
 }
 """Every accuracy class, by name."""
 
@@ -107,23 +178,45 @@ def admits(wanted: str, offered: str) -> bool:
     return offered == wanted or wanted in ACCURACIES[offered].serves
 
 
+def unfit(accuracy: str, dtype: str) -> str | None:
+    """One line that refuses an accuracy class for operands of a type; None where it is for them.
+
+    Args:
+        accuracy: a class that there is.
+        dtype: element type of the operands.
+    """
+    dtypes = ACCURACIES[accuracy].dtypes
+    if not dtypes or dtype in dtypes:
+        return None
+    able = [name for name, each in ACCURACIES.items() if not each.dtypes or dtype in each.dtypes]
+    return (
+        f"accuracy {accuracy} is of {' and '.join(dtypes)} operands, got {dtype}: use one of "
+        f"{', '.join(able)}"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Tolerance:
     """The distance that C may have from the float64 reference.
 
-    With S = |alpha| |A| |B| + |beta| |C0|, the error of element ij may be `factor` times S_ij, or,
-    where the class promises accuracy only in norm, `factor` times the largest element of S; and
-    `rounding` times the magnitude of the reference; and `absolute`. Integers are exact.
+    The error of an element may be `factor` times what it is `relative` to; and `rounding` times
+    the magnitude of the reference; and `absolute`. Integers are exact.
     """
 
     factor: float
-    normwise: bool
+    relative: Relative = "terms"
     rounding: float = 0.0
     absolute: float = 0.0
 
     @classmethod
     def of(
-        cls, accuracy: str, dtype: str, sizes: tuple[int, ...], out_dtype: str | None = None
+        cls,
+        accuracy: str,
+        dtype: str,
+        sizes: tuple[int, ...],
+        out_dtype: str | None = None,
+        *,
+        hard: bool = False,
     ) -> Tolerance:
         """The tolerance of an accuracy class.
 
@@ -144,6 +237,8 @@ class Tolerance:
             dtype: element type of the operands.
             sizes: of the problem; of a product M, N (the reduction) and K.
             out_dtype: element type of the result; None means the usual one.
+            hard: whether the bound is to be the one for all finite operands. Products may then be
+                subnormal numbers, off by half the smallest one each.
 
         Raises:
             InputError: there is no such class, or not for what is no product.
@@ -155,20 +250,25 @@ class Tolerance:
             raise InputError(f"accuracy {accuracy} is for matrix products: use ieee")
         sums = DTYPES[dtype].accumulated
         if sums.kind == "integer":
-            return cls(0.0, False)
+            return cls(0.0)
         result = DTYPES[out_dtype or DTYPES[dtype].result]
-        final = (0.0, 0.0) if result is sums else (result.unit_roundoff, result.smallest / 2)
-        return cls(known.factor(2 * sums.unit_roundoff, sizes), known.normwise, *final)
+        rounding, absolute = 0.0, 0.0
+        if result is not sums:
+            rounding, absolute = result.unit_roundoff, result.smallest / 2
+        bound = (known.promise if hard else None) or known.usual
+        if hard:
+            absolute += sizes[1] * sums.smallest
+        factor = bound.factor(2 * sums.unit_roundoff, sizes)
+        return cls(factor, bound.relative, rounding, absolute)
 
-    def allowed(self, scale: NDArray[Any], largest: float, expected: NDArray[Any]) -> NDArray[Any]:
+    def allowed(self, scale: NDArray[Any] | float, expected: NDArray[Any]) -> NDArray[Any]:
         """The error that each element may have.
 
         Args:
-            scale: S.
-            largest: its largest element.
+            scale: what errors are relative to, as `relative` says.
             expected: the reference.
         """
-        allowed = np.multiply(self.factor, largest if self.normwise else scale)
-        if self.rounding:
+        allowed = np.multiply(self.factor, scale)
+        if self.rounding or self.absolute:
             allowed = allowed + self.rounding * np.abs(expected) + self.absolute
         return np.asarray(allowed)

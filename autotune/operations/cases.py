@@ -10,9 +10,11 @@ from types import MappingProxyType
 
 from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import InputError
+from autotune.operations.accuracy import ACCURACIES
 from autotune.operations.formula import Formula
+from autotune.operations.hard import DRAWS, SUBNORMAL
 from autotune.operations.operation import Operation
-from autotune.operations.problem import MatrixOperation, Problem
+from autotune.operations.problem import MatrixOperation, Problem, multiplies
 
 _RAGGED = ((1, 1), (7, 1), (1, 5), (33, 17), (64, 64), (65, 127), (4, 131), (30, 3))
 """Sizes, by turns, where an operation names no cases."""
@@ -45,7 +47,8 @@ class Case:
         sizes: in the operation's order.
         scalars: those that do not have their defaults, with their values.
         padding: elements between the end of a row and the start of the next, in every operand.
-        distribution: of the operands' elements: "uniform" in (-1, 1), "normal", or `SPECIAL`.
+        distribution: of the operands' elements: "uniform" in (-1, 1), "normal", `SPECIAL`, or one
+            of `hard.DRAWS`.
     """
 
     sizes: tuple[int, ...]
@@ -75,6 +78,11 @@ class Case:
         """True if operands hold NaN and infinity, which are the reference's to propagate."""
         return self.distribution == SPECIAL
 
+    @property
+    def hard(self) -> bool:
+        """True if operands are such as only the promise for all finite ones covers."""
+        return self.distribution in DRAWS
+
     def told(self, names: Sequence[str]) -> str:
         """The case for people: ``at 7x5 (M=7, N=5)``, with the scalars that it names.
 
@@ -83,8 +91,10 @@ class Case:
         """
         sizes = ", ".join(f"{name}={size}" for name, size in zip(names, self.sizes, strict=True))
         scalars = "".join(f" {name}={x:g}" for name, x in self.scalars)
-        special = ", operands with NaN and infinity" if self.special else ""
-        return f"at {'x'.join(map(str, self.sizes))} ({sizes}){scalars}{special}"
+        drawn = ", operands with NaN and infinity" if self.special else ""
+        if self.hard:
+            drawn = f", operands: {self.distribution}"
+        return f"at {'x'.join(map(str, self.sizes))} ({sizes}){scalars}{drawn}"
 
     def without_padding(self) -> Case:
         """The same with rows that follow each other."""
@@ -164,6 +174,34 @@ def cases_of(problem: Problem) -> tuple[Case, ...]:
         return PRODUCT_CASES
     shapes = problem.defined.cases or tuple(_ragged(problem))
     return _made(problem, (*shapes, *_stretched(problem)))
+
+
+_HARD, _LONG = (67, 205, 75), (35, 16384, 33)
+"""Sizes of hard cases: so short a reduction that errors hardly average out in it, and so long a
+one that truncations add up."""
+
+
+def hard_cases(problem: Problem, accuracy: str) -> tuple[Case, ...]:
+    """Further cases of products, by which kernels of a class are held to its promise.
+
+    Args:
+        problem: its own sizes do not matter.
+        accuracy: the class that the kernel promises.
+    """
+    promising = ACCURACIES[accuracy]
+    if promising.promise is None or not multiplies(problem.defined):
+        return ()
+    if DTYPES[problem.dtype].accumulated.name != problem.dtype:
+        return ()
+    kinds = [kind for kind in DRAWS if promising.subnormal or kind != SUBNORMAL]
+    # Tensor cores truncate sums in float32; those of longer numbers are of exact parts.
+    long = ("positive", "constant") if problem.dtype == "float32" else ()
+    scalars = {"alpha": -1.5, "beta": 0.5}
+    return (
+        *(Case(*_HARD, distribution=kind) for kind in kinds),
+        *(Case(*_LONG, distribution=kind) for kind in long),
+        Case(*_HARD, distribution="octaves", scalars=scalars, padding=3),
+    )
 
 
 def small_case(problem: Problem, valid: Callable[[tuple[int, ...]], bool]) -> Case | None:

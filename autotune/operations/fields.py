@@ -9,7 +9,7 @@ from autotune.core.dtypes import DTYPES, dtype_name
 from autotune.core.errors import ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.operations.accuracy import ACCURACIES
+from autotune.operations.accuracy import ACCURACIES, unfit
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -67,5 +67,7 @@ def check_common(problem: Any) -> None:
     if problem.accuracy is None or problem.accuracy == "":
         put("accuracy", DTYPES[problem.dtype].accuracy)
     one_of("accuracy", problem.accuracy, ACCURACIES)
+    if (reason := unfit(problem.accuracy, problem.dtype)) is not None:
+        raise ProblemError(reason)
     if problem.threads is not None:
         put("threads", positive("threads", problem.threads))

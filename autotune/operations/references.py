@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.dtypes import DTYPES, ELEMENTS
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import ExpressionError, InputError
-from autotune.operations.accuracy import Tolerance
-from autotune.operations.cases import SPECIAL, Case
+from autotune.operations.accuracy import Relative, Tolerance
+from autotune.operations.cases import Case
+from autotune.operations.drawing import bounded_integers, random_elements
 from autotune.operations.formula import Formula
-from autotune.operations.parts import Array
+from autotune.operations.hard import draw, norms, twofold_product
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.python_reference import PythonReference
 
@@ -135,19 +135,25 @@ class Drawn:
         scalars = case.scalars_of(defined, problem.dtype)
         # In a long sum a large term drowns the rest, of which tensor cores cut off too much then.
         large = multiplies(defined) and case.sizes[1] <= _SHORT
-        inputs = {
-            each.name: _random(
-                rng, each.shape, case.distribution, each.dtype, large, max(case.sizes)
-            )
-            if each.most is None
-            else _bounded(rng, each, case.distribution)
-            for each in here.operands
-            if not each.written
-        }
+        if case.hard:
+            m, n, k = case.sizes
+            factors = draw(rng, case.distribution, (m, n, k), DTYPES[problem.dtype].numpy)
+            turned = problem.named(dict(zip("AB", factors, strict=True)))
+            inputs = {name: np.ascontiguousarray(each) for name, each in turned.items()}
+        else:
+            inputs = {
+                each.name: random_elements(
+                    rng, each.shape, case.distribution, each.dtype, large, max(case.sizes)
+                )
+                if each.most is None
+                else bounded_integers(rng, each, case.distribution)
+                for each in here.operands
+                if not each.written
+            }
         output = next(each for each in here.operands if each.written)
         before = None
         if defined.reads_output(scalars):
-            before = _random(rng, output.shape, case.distribution, output.dtype, large)
+            before = random_elements(rng, output.shape, case.distribution, output.dtype, large)
         named = problem.named(inputs)
         if not multiplies(defined):
             # No rows, columns or identity stand for all of it: it is computed whole.
@@ -162,9 +168,35 @@ class Drawn:
             return cls(inputs, before, whole)
         factors, alpha, beta = (named["A"], named["B"]), scalars["alpha"], scalars["beta"]
         if math.prod(case.sizes) <= FULL_PRODUCTS and math.prod(output.shape) <= FULL_ELEMENTS:
-            reference = FullReference.of_product(*factors, before, alpha, beta)
+            # Of float32 operands float64 holds every product.
+            multiply = twofold_product if case.hard and problem.dtype == "float64" else _product
+            reference = FullReference.of_product(*factors, before, alpha, beta, multiply)
             return cls(inputs, before, reference)
         return cls(inputs, before, SampledReference(*factors, before, alpha, beta, rng))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Norms:
+    """2-norms of the rows of A and of the columns of B, and what is added to their products.
+
+    Attributes:
+        rows: of A, times |alpha|: a column.
+        columns: of B: a row.
+        added: C0; None where nothing is added.
+        beta: scales it.
+    """
+
+    rows: Matrix
+    columns: Matrix
+    added: Matrix | None = None
+    beta: float = 0.0
+
+    def product(self) -> Matrix:
+        """|alpha| ||a_i|| ||b_j|| + |beta| |C0_ij|."""
+        scale = self.rows * self.columns
+        if self.added is not None:
+            scale += abs(self.beta) * np.abs(self.added.astype(np.float64))
+        return np.asarray(scale)
 
 
 class FullReference:
@@ -172,18 +204,26 @@ class FullReference:
 
     Attributes:
         expected: what the output should be, in float64.
-        scale: what tolerances are relative to; of a product |alpha| |A| |B| + |beta| |C0|.
+        scale: S; of a product |alpha| |A| |B| + |beta| |C0|.
         largest: the largest element of `scale`.
+        norms: what larger scales are made of; None where operands are not multiplied alone.
     """
 
-    def __init__(self, expected: Matrix, scale: Matrix) -> None:
+    def __init__(self, expected: Matrix, scale: Matrix, norms: Norms | None = None) -> None:
         self.expected = expected
         self.scale = scale
         self.largest = float(np.max(scale, initial=0.0, where=np.isfinite(scale)))
+        self.norms = norms
 
     @classmethod
     def of_product(
-        cls, a: Matrix, b: Matrix, c: Matrix | None, alpha: float, beta: float
+        cls,
+        a: Matrix,
+        b: Matrix,
+        c: Matrix | None,
+        alpha: float,
+        beta: float,
+        multiply: Callable[[Matrix, Matrix], Matrix] | None = None,
     ) -> FullReference:
         """That of alpha A B + beta C0.
 
@@ -193,13 +233,14 @@ class FullReference:
             c: C0; None where beta is zero.
             alpha: scales the product.
             beta: scales C0.
+            multiply: computes A B; None does so in float64.
         """
-        expected = alpha * _product(a, b)
+        expected = alpha * (multiply or _product)(a, b)
         scale = abs(alpha) * _product(np.abs(a), np.abs(b))
         if c is not None:
             expected += beta * c.astype(np.float64)
             scale += abs(beta) * np.abs(c.astype(np.float64))
-        return cls(expected, scale)
+        return cls(expected, scale, Norms(abs(alpha) * norms(a, 1), norms(b, 0), c, beta))
 
     @classmethod
     def of_formula(
@@ -224,8 +265,19 @@ class FullReference:
         Where NaN or infinity is expected, or more than the type of `c` holds, the same must be
         there.
         """
-        allowed = tolerance.allowed(self.scale, self.largest, self.expected)
-        return largest_deviation(c, self.expected, allowed)
+        return largest_deviation(c, self.expected, self.allowed(tolerance))
+
+    def allowed(self, tolerance: Tolerance) -> Matrix:
+        """The error that each element may have."""
+        return tolerance.allowed(self.relative_to(tolerance.relative), self.expected)
+
+    def relative_to(self, relative: Relative) -> Matrix | float:
+        """What errors of elements are relative to; S where norms are not known, which is less."""
+        if relative == "largest":
+            return self.largest
+        if relative == "norms" and self.norms is not None:
+            return self.norms.product()
+        return self.scale
 
 
 class SampledReference:
@@ -235,8 +287,9 @@ class SampledReference:
     component (C v)_i may be off by 6 sqrt(sum_j t_ij^2): Hoeffding's inequality leaves a chance of
     2 exp(-18) to a C with every element at its limit. The row sums of squares come, without
     forming |A| |B|, from the triangle inequality: the 2-norm of row i of S is at most
-    |alpha| sum_j |a_ij| ||B_j|| + |beta| ||C0_i||, and close to it for random data. That of row i
-    of the reference, which the rounding of results is relative to, is the root mean square of
+    |alpha| sum_j |a_ij| ||B_j|| + |beta| ||C0_i||, and close to it for random data; where errors
+    are relative to norms it is |alpha| ||a_i|| ||B|| + |beta| ||C0_i||. That of row i of the
+    reference, which the rounding of results is relative to, is the root mean square of
     (C v)_i over the vectors: its expectation is exact, and with `VECTORS` of them it comes out
     less than a third of it with a chance below 1e-5. Roundings to nearest have a standard
     deviation of 0.4 of their limit, so that even then five of those are allowed.
@@ -269,12 +322,18 @@ class SampledReference:
         )
         self.vectors = rng.choice([-1.0, 1.0], (b.shape[1], VECTORS))
         self._expected = alpha * _product(a, _product(b, self.vectors))
-        self._scale = abs(alpha) * _product(np.abs(a), _norms(b))
+        of_b = norms(b, 1)
+        terms = abs(alpha) * _product(np.abs(a), of_b)
+        self._scales: dict[Relative, Matrix | float] = {
+            "terms": terms,
+            "norms": abs(alpha) * norms(a, 1) * np.sqrt(np.sum(of_b**2)),
+        }
         if c is not None:
             self._expected += beta * _product(c, self.vectors)
-            self._scale += abs(beta) * _norms(c)
+            added = abs(beta) * norms(c, 1)
+            self._scales = {relative: each + added for relative, each in self._scales.items()}
+        self._scales["largest"] = float(np.max(self._scales["terms"]))
         self._magnitude = np.sqrt(np.mean(self._expected**2, axis=1, keepdims=True))
-        self._largest = float(self._scale.max())
         self._width = b.shape[1]
 
     def worst(self, c: Matrix, tolerance: Tolerance) -> Deviation:
@@ -288,7 +347,7 @@ class SampledReference:
     ) -> Deviation:
         """The same, of the parts of C that it takes: its `rows`, its `columns`, and C v."""
         of_row = replace(tolerance, absolute=tolerance.absolute * math.sqrt(self._width))
-        allowed = of_row.allowed(self._scale, self._largest, self._magnitude)
+        allowed = of_row.allowed(self._scales[tolerance.relative], self._magnitude)
         found = [
             _placed(self._row_part.worst(rows, tolerance), self.rows, None),
             _placed(self._column_part.worst(columns, tolerance), None, self.columns),
@@ -311,12 +370,6 @@ def _placed(
     return replace(found, place=(row, column if columns is None else int(columns[column])))
 
 
-def _norms(matrix: Matrix) -> Matrix:
-    """The 2-norm of every row, as a column."""
-    squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64, casting="unsafe")
-    return np.asarray(np.sqrt(squares)[:, None])
-
-
 def _product(a: Matrix, b: Matrix) -> Matrix:
     """A product in float64, by blocks of the reduction so that only blocks are converted."""
     result = np.zeros((a.shape[0], b.shape[1]))
@@ -335,74 +388,3 @@ def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
         return np.arange(count)
     inner = rng.choice(np.arange(1, count - 1), SAMPLES - 2, replace=False)
     return np.sort(np.concatenate([[0, count - 1], inner]))
-
-
-def _bounded(rng: np.random.Generator, array: Array, distribution: str) -> Matrix:
-    """Integers from 0 to the most that there may be.
-
-    Those that ascend end with that. Uniform ones are about equally far apart; normal ones come of
-    a few numbers, so that many are equal, and three times in four end before.
-    """
-    count, most = math.prod(array.shape), array.most or 0
-    if not array.ascending:
-        drawn = rng.integers(0, most, count, endpoint=True)
-    elif distribution == "uniform":
-        drawn = np.cumsum(rng.multinomial(most, np.full(count, 1 / count)))
-    else:
-        few = rng.integers(0, most, 1 + count // 2, endpoint=True)
-        drawn = np.sort(rng.choice([*few, 0, most], count))
-    return drawn.astype(ELEMENTS[array.dtype].numpy).reshape(array.shape)
-
-
-def _random(
-    rng: np.random.Generator,
-    shape: tuple[int, ...],
-    distribution: str,
-    dtype: str,
-    large: bool,
-    terms: int = 1,
-) -> Matrix:
-    """Random elements of a type, drawn by its kind.
-
-    Args:
-        rng: draws them.
-        shape: of the array.
-        distribution: of floating elements; integers are uniform.
-        dtype: element type.
-        large: whether elements of `SPECIAL` operands may be large.
-        terms: products of integers that are summed, at most: so many fit.
-    """
-    row = DTYPES[dtype]
-    if row.kind == "integer":
-        sums = 8 * row.accumulated.itemsize - 3  # a scalar may double them
-        limit = min(math.isqrt(2**sums // terms), int(np.iinfo(row.numpy).max))
-        return rng.integers(-limit, limit, shape, row.numpy, endpoint=True)
-    normal = distribution == "normal"
-    values = rng.normal(size=shape) if normal else rng.uniform(-1, 1, shape)
-    if distribution == SPECIAL:
-        power = (20 if row.smallest < 2.0**-100 else 5) if large else 3
-        chosen = (np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0**power, -(2.0**power), 2.0**-power)
-        # What is read again beyond an edge, to be multiplied by zero, is the last element: it must
-        # be all that is not finite in its row and column.
-        inner = np.arange(values.size).reshape(shape)[(slice(-1),) * len(shape)].reshape(-1)
-        several = len(chosen) * (1 + min(shape) // 64)
-        places = rng.permutation(inner)[: min(several, 1 + inner.size // 8)]
-        values.flat[places] = np.resize(rng.permutation(chosen), len(places))
-        values.flat[-1] = np.inf
-    drawn = values.astype(row.numpy)
-    _check_varied(dtype)
-    return drawn
-
-
-@functools.cache
-def _check_varied(dtype: str) -> None:
-    """Refuse a type whose random elements come out equal, which shows nothing.
-
-    Raises:
-        InputError: they do.
-    """
-    drawn = np.linspace(-1, 1, 64)[1:-1].astype(DTYPES[dtype].numpy)
-    if (drawn == drawn[0]).all():
-        raise InputError(
-            f"operands of {dtype} cannot be verified: random elements are all {drawn[0]}"
-        )

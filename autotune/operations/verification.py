@@ -81,6 +81,18 @@ def find_flaw(
     return None
 
 
+def tolerance_of(case: Case, problem: Problem, accuracy: str) -> Tolerance:
+    """The distance that results may have from a case's reference.
+
+    Args:
+        case: what was computed.
+        problem: its operation and types.
+        accuracy: the accuracy class that the kernel promises.
+    """
+    types = problem.dtype, case.sizes, problem.out_dtype
+    return Tolerance.of(accuracy, *types, hard=case.hard)
+
+
 def grade(case: Case, problem: Problem, accuracy: str, worst: Deviation) -> Verdict:
     """The verdict on an error.
 
@@ -231,10 +243,9 @@ class Check:
         )
         if flaw is not None:
             return flaw
-        tolerance = Tolerance.of(
-            accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
+        worst = self._drawn.reference.worst(
+            self.output, tolerance_of(self.case, self.problem, accuracy)
         )
-        worst = self._drawn.reference.worst(self.output, tolerance)
         return grade(self.case, self.problem, accuracy, worst)
 
     def judge_again(self, accuracy: str) -> Verdict:

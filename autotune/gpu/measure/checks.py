@@ -17,15 +17,16 @@ import numpy as np
 from autotune.gpu.driver import driver
 from autotune.gpu.measure.memory import Slab, lay_out
 from autotune.gpu.measure.support import Support, pack_signs, upload
-from autotune.operations.accuracy import Tolerance
 from autotune.operations.problem import multiplies
 from autotune.operations.references import Deviation, Drawn, FullReference, SampledReference
-from autotune.operations.verification import Check, Verdict, find_flaw, grade
+from autotune.operations.verification import Check, Verdict, find_flaw, grade, tolerance_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from autotune.gpu.interface import Memory
     from autotune.gpu.measure.memory import Placement
+    from autotune.operations.accuracy import Relative, Tolerance
     from autotune.operations.cases import Case
     from autotune.operations.problem import Problem
     from autotune.operations.references import Matrix
@@ -178,9 +179,7 @@ class DeviceCheck(SlabCheck):
         return self.judge_result(self.slab.base if base is None else base, accuracy)
 
     def judge_result(self, base: int, accuracy: str) -> Verdict:
-        tolerance = Tolerance.of(
-            accuracy, self.problem.dtype, self.case.sizes, self.problem.out_dtype
-        )
+        tolerance = tolerance_of(self.case, self.problem, accuracy)
         reference = self._contents[self._turn].reference
         worst = reference.worst(base, self._placed["C"], tolerance)
         return self._blame(grade(self.case, self.problem, accuracy, worst))
@@ -245,32 +244,45 @@ class _DeviceFullReference:
 
     def __init__(self, reference: FullReference, support: Support) -> None:
         self._support = support
-        self._largest = reference.largest
+        self._largest, self._norms = reference.largest, reference.norms
         self._size, self._shape = reference.expected.nbytes, reference.expected.shape
-        self._expected, self._scale = upload(reference.expected), upload(reference.scale)
-        self._hashes = self._hash()
+        self._kept = {name: upload(getattr(reference, name)) for name in ("expected", "scale")}
+        self._hashes = {name: self._hash(place) for name, place in self._kept.items()}
 
     def worst(self, base: int, placement: Placement, tolerance: Tolerance) -> Deviation:
-        scale = None if tolerance.normwise else int(self._scale)
-        factor = tolerance.factor * (self._largest if tolerance.normwise else 1.0)
+        by_largest = tolerance.relative == "largest"
+        scale = None if by_largest else int(self._scale(tolerance.relative))
+        factor = tolerance.factor * (self._largest if by_largest else 1.0)
         allowed = (factor, tolerance.rounding, tolerance.absolute)
-        error = self._support.largest_error(base, placement, int(self._expected), scale, allowed)
+        expected = int(self._kept["expected"])
+        error = self._support.largest_error(base, placement, expected, scale, allowed)
         if error <= 1:
             return Deviation(error)
         # Where the fault is takes the host to say, which has no need to be quick.
-        expected, scales = np.empty(self._shape), np.empty(self._shape)
-        driver().download(expected, int(self._expected))
-        driver().download(scales, int(self._scale))
         everything = np.arange(placement.rows)
         found = self._support.take(base, placement, everything, None)
-        return FullReference(expected, scales).worst(found, tolerance)
+        reference = FullReference(self._download("expected"), self._download("scale"), self._norms)
+        return reference.worst(found, tolerance)
 
     def intact(self) -> bool:
-        return self._hash() == self._hashes
+        return all(self._hash(self._kept[name]) == each for name, each in self._hashes.items())
 
-    def _hash(self) -> list[int]:
-        places = self._expected, self._scale
-        return [self._support.hash(int(place), self._size) for place in places]
+    def _scale(self, relative: Relative) -> Memory:
+        """Where on the device it is what errors are relative to; norms once they are asked for."""
+        if relative == "terms" or self._norms is None:
+            return self._kept["scale"]
+        if relative not in self._kept:
+            self._kept[relative] = upload(self._norms.product())
+            self._hashes[relative] = self._hash(self._kept[relative])
+        return self._kept[relative]
+
+    def _download(self, name: str) -> Matrix:
+        values = np.empty(self._shape)
+        driver().download(values, int(self._kept[name]))
+        return values
+
+    def _hash(self, place: Memory) -> int:
+        return self._support.hash(int(place), self._size)
 
 
 class _DeviceSampledReference:

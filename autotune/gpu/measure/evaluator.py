@@ -48,7 +48,7 @@ from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
 from autotune.measuring.messages import Reply
 from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker, WorkerPool
-from autotune.operations.cases import cases_of, special_cases
+from autotune.operations.cases import cases_of, hard_cases, special_cases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,10 +195,11 @@ class GpuBackend(WorkerBackend):
         family, configuration = self._families[candidate.family], candidate.configuration
         planner = Planner(family, configuration, self._problem.dtype, self._limits)
         plan = planner.plan(self._problem)
-        sized = {case: self._problem.with_sizes(*case.sizes) for case in cases_of(self._problem)}
+        cases = (*cases_of(self._problem), *hard_cases(self._problem, family.accuracy))
+        sized = {case: self._problem.with_sizes(*case.sizes) for case in cases}
         found = {case: planner.find(problem) for case, problem in sized.items()}
         plans = {case: each for case, each in found.items() if each is not None}
-        for case in special_cases(self._problem, plans):
+        for case in special_cases(self._problem, [case for case in plans if not case.hard]):
             plans[case] = planner.plan(self._problem.with_sizes(*case.sizes))
         try:
             for planned in (plan, *plans.values()):

@@ -176,17 +176,23 @@ def test_a_class_serves_those_whose_bounds_are_looser(offered: str) -> None:
     served = [wanted for wanted in ACCURACIES if admits(wanted, offered)]
     assert offered in served
     assert all(factor(offered) <= factor(wanted) for wanted in served)
-    assert {"ieee": 6, "fp32": 3}.get(offered, 1) == len(served)
+    assert {"ieee": 7, "fp32": 3, "fp32-normwise": 2}.get(offered, 1) == len(served)
 
 
-def test_normwise_errors_of_small_elements_may_be_large() -> None:
-    scale = np.array([[1.0, 1e-6]])
-    normwise, elementwise = (
-        Tolerance.of(accuracy, "float32", (1, 64, 2)).allowed(scale, 1.0, scale)
-        for accuracy in ("fp32-normwise", "fp32")
+def test_errors_of_small_elements_may_be_large_where_norms_or_the_largest_count() -> None:
+    a = np.array([[1.0, 1e-6]])
+    b = np.array([[1e-6, 1.0, 1.0], [1.0, 1e-6, 1.0]])
+    reference = FullReference.of_product(a, b, None, 2.0, 0.0)
+    assert reference.relative_to("terms") == pytest.approx(2 * np.array([[2e-6, 1.0, 1.0]]))
+    norms = 2 * np.array([[1.0, 1.0, np.sqrt(2)]])
+    assert reference.relative_to("norms") == pytest.approx(norms)
+    assert reference.relative_to("largest") == pytest.approx(2.0)
+    by_terms, by_norms = (
+        reference.allowed(Tolerance.of(accuracy, "float32", (1, 64, 3)))
+        for accuracy in ("fp32", "fp32-normwise")
     )
-    assert np.ptp(normwise) == 0
-    assert elementwise[0, 1] < 1e-5 * float(np.max(normwise))
+    assert by_norms == pytest.approx(64 * 2.0**-24 * norms)
+    assert by_terms[0, 0] < 1e-5 * by_norms[0, 0]
 
 
 SHORT = ["float16", "bfloat16"]
@@ -262,7 +268,7 @@ def test_a_result_that_is_cut_off_is_wrong(dtype: str) -> None:
 def test_tolerances_of_results_as_wide_as_sums_are_what_they_were() -> None:
     for dtype in ("float32", "float64"):
         eps = float(np.finfo(dtype).eps)
-        assert Tolerance.of("ieee", dtype, (8, 8, 8)) == Tolerance(16 * eps, normwise=False)
+        assert Tolerance.of("ieee", dtype, (8, 8, 8)) == Tolerance(16 * eps)
     wide = Tolerance.of("ieee", "float16", (8, 8, 8), "float32")
     assert wide == Tolerance.of("ieee", "float32", (8, 8, 8))
     short = Tolerance.of("ieee", "float16", (8, 8, 8))
@@ -344,7 +350,7 @@ def test_results_of_int8_are_int32() -> None:
     assert problem.accuracy == "ieee"
     assert [each.dtype for each in problem.operands] == ["int8", "int8", "int32"]
     assert Gemm(3, 4, 5, dtype="int8", out_dtype="int32") == problem
-    assert Tolerance.of("ieee", "int8", (3, 4, 5)) == Tolerance(0.0, False)
+    assert Tolerance.of("ieee", "int8", (3, 4, 5)) == Tolerance(0.0)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int32"])

@@ -416,7 +416,7 @@ def test_a_guarded_matrix_is_nan_until_it_is_written(dtype: str) -> None:
 
 def test_an_unknown_class_has_no_tolerance() -> None:
     with pytest.raises(InputError, match="must be one of ieee, fp32, "):
-        Tolerance.of("fp64", "float32", (1, 1, 1))
+        Tolerance.of("fp8", "float32", (1, 1, 1))
     with pytest.raises(InputError, match="fp32 is for matrix products: use ieee"):
         Tolerance.of("fp32", "float32", (1, 1))
 

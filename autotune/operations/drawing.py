@@ -1,0 +1,88 @@
+"""Random elements of operands, by their type."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.core.dtypes import DTYPES, ELEMENTS
+from autotune.core.errors import InputError
+from autotune.operations.cases import SPECIAL
+from autotune.operations.parts import Array
+
+Matrix: TypeAlias = NDArray[Any]
+
+
+def bounded_integers(rng: np.random.Generator, array: Array, distribution: str) -> Matrix:
+    """Integers from 0 to the most that there may be.
+
+    Those that ascend end with that. Uniform ones are about equally far apart; normal ones come of
+    a few numbers, so that many are equal, and three times in four end before.
+    """
+    count, most = math.prod(array.shape), array.most or 0
+    if not array.ascending:
+        drawn = rng.integers(0, most, count, endpoint=True)
+    elif distribution == "uniform":
+        drawn = np.cumsum(rng.multinomial(most, np.full(count, 1 / count)))
+    else:
+        few = rng.integers(0, most, 1 + count // 2, endpoint=True)
+        drawn = np.sort(rng.choice([*few, 0, most], count))
+    return drawn.astype(ELEMENTS[array.dtype].numpy).reshape(array.shape)
+
+
+def random_elements(
+    rng: np.random.Generator,
+    shape: tuple[int, ...],
+    distribution: str,
+    dtype: str,
+    large: bool,
+    terms: int = 1,
+) -> Matrix:
+    """Random elements of a type, drawn by its kind.
+
+    Args:
+        rng: draws them.
+        shape: of the array.
+        distribution: of floating elements; integers are uniform.
+        dtype: element type.
+        large: whether elements of `SPECIAL` operands may be large.
+        terms: products of integers that are summed, at most: so many fit.
+    """
+    row = DTYPES[dtype]
+    if row.kind == "integer":
+        sums = 8 * row.accumulated.itemsize - 3  # a scalar may double them
+        limit = min(math.isqrt(2**sums // terms), int(np.iinfo(row.numpy).max))
+        return rng.integers(-limit, limit, shape, row.numpy, endpoint=True)
+    normal = distribution == "normal"
+    values = rng.normal(size=shape) if normal else rng.uniform(-1, 1, shape)
+    if distribution == SPECIAL:
+        power = (20 if row.smallest < 2.0**-100 else 5) if large else 3
+        chosen = (np.nan, np.inf, -np.inf, 0.0, -0.0, 2.0**power, -(2.0**power), 2.0**-power)
+        # What is read again beyond an edge, to be multiplied by zero, is the last element: it must
+        # be all that is not finite in its row and column.
+        inner = np.arange(values.size).reshape(shape)[(slice(-1),) * len(shape)].reshape(-1)
+        several = len(chosen) * (1 + min(shape) // 64)
+        places = rng.permutation(inner)[: min(several, 1 + inner.size // 8)]
+        values.flat[places] = np.resize(rng.permutation(chosen), len(places))
+        values.flat[-1] = np.inf
+    drawn = values.astype(row.numpy)
+    _check_varied(dtype)
+    return drawn
+
+
+@functools.cache
+def _check_varied(dtype: str) -> None:
+    """Refuse a type whose random elements come out equal, which shows nothing.
+
+    Raises:
+        InputError: they do.
+    """
+    drawn = np.linspace(-1, 1, 64)[1:-1].astype(DTYPES[dtype].numpy)
+    if (drawn == drawn[0]).all():
+        raise InputError(
+            f"operands of {dtype} cannot be verified: random elements are all {drawn[0]}"
+        )
