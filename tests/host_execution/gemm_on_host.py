@@ -20,6 +20,7 @@ from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations import references
 from autotune.operations.cases import SPECIAL
+from autotune.operations.drawing import random_elements
 from autotune.operations.problem import Gemm
 from autotune.space import Expression
 from autotune.targets.families import load_families
@@ -185,8 +186,8 @@ def relative_error(
         operands[name] = guarded(shape, ld, dtype, misaligned=off)
     a, b, c = operands.values()
     distribution = SPECIAL if case.special else "uniform"
-    a[...] = references._random(rng, a.shape, distribution, case.dtype, False)
-    b[...] = references._random(rng, b.shape, distribution, case.dtype, False)
+    a[...] = random_elements(rng, a.shape, distribution, case.dtype, False)
+    b[...] = random_elements(rng, b.shape, distribution, case.dtype, False)
     if case.beta != 0:
         c[...] = rng.uniform(-1, 1, c.shape)
     left = np.asarray(a if case.layout[0] == "n" else a.T, dtype=np.float64)

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
-from autotune.operations import references
+from autotune.operations import drawing, references
 from autotune.operations.accuracy import Tolerance
 from autotune.operations.cases import PRODUCT_CASES, SMALL_CASES, Case, special_cases
+from autotune.operations.drawing import random_elements
 from autotune.operations.guarded import LINE_OFFSET, GuardedArray
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
@@ -511,6 +512,6 @@ def test_operands_that_come_out_equal_are_refused(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = replace(DTYPES["float32"], name=dtype)
-    monkeypatch.setattr(references, "DTYPES", {**DTYPES, dtype: row})
+    monkeypatch.setattr(drawing, "DTYPES", {**DTYPES, dtype: row})
     with pytest.raises(InputError, match=f"operands of {dtype} cannot be verified"):
-        references._random(np.random.default_rng(0), (3, 4), "uniform", dtype, False)
+        random_elements(np.random.default_rng(0), (3, 4), "uniform", dtype, False)
