@@ -16,7 +16,7 @@ from autotune.core.errors import InputError
 _Factor: TypeAlias = Callable[[float, tuple[int, ...]], float]
 
 Relative: TypeAlias = Literal["terms", "norms", "largest"]
-"""What the error of element ij is relative to.
+"""The number that the error of element ij is relative to.
 
 - terms: S_ij, with S = |alpha| |A| |B| + |beta| |C0|.
 - norms: |alpha| ||a_i|| ||b_j|| + |beta| |C0_ij|, by the 2-norms of row i of A and column j of B.

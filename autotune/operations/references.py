@@ -272,7 +272,7 @@ class FullReference:
         return tolerance.allowed(self.relative_to(tolerance.relative), self.expected)
 
     def relative_to(self, relative: Relative) -> Matrix | float:
-        """What errors of elements are relative to; S where norms are not known, which is less."""
+        """The scale of errors of elements; S where norms are not known, which is less."""
         if relative == "largest":
             return self.largest
         if relative == "norms" and self.norms is not None:

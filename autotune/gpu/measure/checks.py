@@ -268,7 +268,7 @@ class _DeviceFullReference:
         return all(self._hash(self._kept[name]) == each for name, each in self._hashes.items())
 
     def _scale(self, relative: Relative) -> Memory:
-        """Where on the device it is what errors are relative to; norms once they are asked for."""
+        """The address of what errors are relative to; norms are there once they are asked for."""
         if relative == "terms" or self._norms is None:
             return self._kept["scale"]
         if relative not in self._kept:
