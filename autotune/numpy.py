@@ -23,17 +23,21 @@ from autotune.arrays.libraries import NUMPY
 from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
-from autotune.runtime.choosing import serve, turning
+from autotune.runtime.choosing import check_class, serve, turning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import ArrayLike, NDArray
 
+    from autotune.operations.problem import Gemm
+
 __all__ = ["TunedArray", "dot", "matmul", "tuned"]
 
 
-def matmul(a: ArrayLike, b: ArrayLike, out: Any = None, **options: Any) -> Any:
+def matmul(
+    a: ArrayLike, b: ArrayLike, out: Any = None, *, accuracy: str = "", **options: Any
+) -> Any:
     """`numpy.matmul` by a kernel where one was measured to be faster.
 
     Two matrices that are plain arrays of one dtype are served; everything else is NumPy's, with
@@ -43,10 +47,14 @@ def matmul(a: ArrayLike, b: ArrayLike, out: Any = None, **options: Any) -> Any:
         a: A.
         b: B.
         out: C, as `numpy.matmul` takes it.
+        accuracy: the loosest accuracy class that a kernel may have; empty is `ieee`.
         options: `numpy.matmul`'s others; with any of them it is NumPy's.
+
+    Raises:
+        InputError: there is no such class, or not for operands of the type.
     """
     if not options and type(a) is np.ndarray and type(b) is np.ndarray:
-        product = _PRODUCTS[NUMPY.describe_fast(a), NUMPY.describe_fast(b)]
+        product = _PRODUCTS[NUMPY.describe_fast(a), NUMPY.describe_fast(b), accuracy]
         if product is not None:
             try:
                 return product(a, b, out)
@@ -112,9 +120,16 @@ def _tuned(result: Any) -> Any:
     return result.view(TunedArray) if type(result) is np.ndarray else result
 
 
-def _make_product(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArray[Any]] | None:
+def _make_product(
+    a: tuple[Any, ...], b: tuple[Any, ...], accuracy: str
+) -> Callable[..., NDArray[Any]] | None:
     """The product of plain arrays that lie like these; None is NumPy's for good."""
-    found = serve(NUMPY, Descriptor(*a), Descriptor(*b), "numpy matmul")
+
+    def asked(problem: Gemm) -> str:
+        check_class(accuracy, problem.dtype)
+        return accuracy
+
+    found = serve(NUMPY, Descriptor(*a), Descriptor(*b), "numpy matmul", asked)
     if found is None:
         return None
     contest, layout = found.contest, found.problem.layout
@@ -133,7 +148,7 @@ def _make_product(a: tuple[Any, ...], b: tuple[Any, ...]) -> Callable[..., NDArr
         return None if contest.is_librarys else product
 
     def changed() -> None:
-        _PRODUCTS[a, b] = by_now()
+        _PRODUCTS[a, b, accuracy] = by_now()
 
     contest.on_change(changed)
     return by_now()

@@ -25,14 +25,17 @@ MARK = 1000
 
 @contextlib.contextmanager
 def measured(
-    factory: pytest.TempPathFactory, mark: int = 0, library: str = "NumPy 2"
+    factory: pytest.TempPathFactory,
+    mark: int = 0,
+    library: str = "NumPy 2",
+    accuracy: str = "ieee",
 ) -> Iterator[Path]:
     """While this is entered, the shapes have records of a family that was faster than a library.
 
     Nothing else is measured in calls. Gives the file of the log.
     """
     cache, families, log = (factory.mktemp(name) for name in ("cache", "families", "log"))
-    tune_textbook(families, cache, SHAPES, mark, library)
+    tune_textbook(families, cache, SHAPES, mark, library, accuracy)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOTUNE_CACHE", str(cache))
         patch.setenv("AUTOTUNE_FAMILIES", str(families))

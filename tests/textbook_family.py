@@ -13,6 +13,7 @@ from records import record
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
 from autotune.cpu.identity import read_cpu
+from autotune.operations.accuracy import unfit
 from autotune.operations.problem import LAYOUTS, Gemm
 from autotune.store import BaselineRecord, TuningCache
 from autotune.targets.families import read_family
@@ -72,6 +73,7 @@ def tune_textbook(
     shapes: Iterable[tuple[int, int, int]] = ((4, 4, 4),),
     mark: int = 0,
     library: str = "NumPy 2",
+    accuracy: str = "ieee",
 ) -> None:
     """Write the family into a folder, and records that say that it is the fastest to a cache.
 
@@ -81,16 +83,17 @@ def tune_textbook(
         shapes: of the problems that have records.
         mark: what the family adds to every element of its results, so that they can be told.
         library: what it was faster than.
+        accuracy: the class that it promises, and that the records' problems ask for.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "textbook.toml").write_text(FAMILY)
+    (folder / "textbook.toml").write_text(FAMILY.replace('"ieee"', f'"{accuracy}"'))
     marked = TEMPLATE.replace("alpha * total +", f"alpha * total + {mark} +")
     (folder / "textbook.py.j2").write_text(marked)
     family = read_family(folder / "textbook.toml", (folder,))
     device = read_cpu()
     records = [
         record(
-            problem=Gemm(*shape, dtype, layout=layout),
+            problem=Gemm(*shape, dtype, layout=layout, accuracy=accuracy),
             candidate=Candidate("textbook", Configuration({"step": 1})),
             family_digest=family.digest,
             fingerprint=device.fingerprint,
@@ -98,5 +101,6 @@ def tune_textbook(
             baseline=BaselineRecord(library, 1.5e-3, 1.2),
         )
         for shape, dtype, layout in itertools.product(shapes, ("float32", "float64"), LAYOUTS)
+        if unfit(accuracy, dtype) is None
     ]
     TuningCache(CacheLocations.at(cache).database).add(*records)

@@ -178,6 +178,16 @@ def admits(wanted: str, offered: str) -> bool:
     return offered == wanted or wanted in ACCURACIES[offered].serves
 
 
+def refuse_unknown(accuracy: str) -> None:
+    """Refuse what is no accuracy class.
+
+    Raises:
+        InputError: it is none.
+    """
+    if accuracy not in ACCURACIES:
+        raise InputError(f"accuracy must be one of {', '.join(ACCURACIES)}, got {accuracy!r}")
+
+
 def unfit(accuracy: str, dtype: str) -> str | None:
     """One line that refuses an accuracy class for operands of a type; None where it is for them.
 
@@ -243,9 +253,8 @@ class Tolerance:
         Raises:
             InputError: there is no such class, or not for what is no product.
         """
-        known = ACCURACIES.get(accuracy)
-        if known is None:
-            raise InputError(f"accuracy must be one of {', '.join(ACCURACIES)}, got {accuracy!r}")
+        refuse_unknown(accuracy)
+        known = ACCURACIES[accuracy]
         if known.products and len(sizes) != 3:
             raise InputError(f"accuracy {accuracy} is for matrix products: use ieee")
         sums = DTYPES[dtype].accumulated

@@ -8,13 +8,17 @@ library; everywhere else the library does, or both take turns until that is know
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.shapes import products_of
+from autotune.core import session
 from autotune.core.arguments import is_on
-from autotune.core.errors import AutotuneError, OperandError
+from autotune.core.dtypes import DTYPES
+from autotune.core.errors import AutotuneError, InputError, OperandError
 from autotune.core.session import Remembered
+from autotune.families.offers import accuracies_of
+from autotune.operations.accuracy import admits, refuse_unknown, unfit
 from autotune.operations.problem import Gemm
 from autotune.runtime import usage
 from autotune.runtime.contest import MARGIN, VARIABLE, Contest, is_faster
@@ -22,6 +26,7 @@ from autotune.runtime.loading import load, request_of
 from autotune.runtime.product_log import log_product, summary, warn_once
 from autotune.serving.loading import contenders, refusal
 from autotune.store import MatchQuality
+from autotune.targets.families import catalog
 from autotune.targets.registry import HOMES, make_target
 
 if TYPE_CHECKING:
@@ -61,7 +66,7 @@ def serve(
     a: Descriptor,
     b: Descriptor,
     caller: str,
-    accepts: Callable[[Gemm], bool] | None = None,
+    accepts: Callable[[Gemm], str | None] | None = None,
 ) -> Served | None:
     """Choose who computes the product of two matrices; None where no kernel can.
 
@@ -72,7 +77,8 @@ def serve(
         a: how A lies.
         b: how B lies.
         caller: the function that was called, for the log.
-        accepts: which problems may be served; None takes all.
+        accepts: the accuracy class that a problem is to be served in, empty for the usual one, or
+            None where it is not; no function takes all.
     """
     found = _problem_of(library, a, b)
     if found is None:
@@ -80,11 +86,61 @@ def serve(
         log_product(caller, None, "", f"{kinds}: {_LEFT}no kernel takes them as they lie")
         return None
     problem, target = found
-    if accepts is not None and not accepts(problem):
+    accuracy = "" if accepts is None else accepts(problem)
+    if accuracy is None:
         log_product(caller, problem, target, f"{_LEFT}not selected")
         return None
+    problem = of_class(problem, accuracy, target)
     contest = contest_of(problem, target, library.name, caller)
     return None if contest is None else Served(problem, contest)
+
+
+def check_class(accuracy: str, dtype: str) -> None:
+    """Refuse an accuracy class that the library's products of a dtype do not have.
+
+    Args:
+        accuracy: the class that is asked for; empty is the usual one.
+        dtype: element type of the operands.
+
+    Raises:
+        InputError: it is no class, not for such operands, or stricter than the library's.
+    """
+    if not accuracy:
+        return
+    refuse_unknown(accuracy)
+    usual = DTYPES[dtype].accuracy
+    reason = unfit(accuracy, dtype)
+    if reason is None and not admits(accuracy, usual):
+        reason = (
+            f"accuracy {accuracy} of {dtype} operands is stricter than {usual}, which libraries "
+            "have: use autotune.load"
+        )
+    if reason is not None:
+        raise InputError(reason)
+
+
+def of_class(problem: Gemm, accuracy: str, target: str) -> Gemm:
+    """A product in the class that is asked for, where that is for its operands.
+
+    Where no kernel of a target is of that class, those of the usual one compute, which is
+    stricter.
+
+    Args:
+        problem: of the usual class.
+        accuracy: the class; empty is the usual one.
+        target: where it is computed.
+    """
+    if accuracy in ("", problem.accuracy) or unfit(accuracy, problem.dtype) is not None:
+        return problem
+    if accuracy not in _offered(target) or not admits(accuracy, problem.accuracy):
+        return problem
+    return replace(problem, accuracy=accuracy)
+
+
+@session.cached()
+def _offered(target: str) -> list[str]:
+    """The accuracy classes that kernels of a target have."""
+    return accuracies_of(catalog(target).values())
 
 
 def contest_of(problem: Gemm, target: str, library: str, caller: str) -> Contest | None:

@@ -18,7 +18,7 @@ from autotune.core.forking import LOADING
 from autotune.core.session import Remembered
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
-from autotune.runtime.choosing import contest_of, new_contest
+from autotune.runtime.choosing import check_class, contest_of, new_contest, of_class
 from autotune.runtime.loading import load
 from autotune.runtime.product_log import log_product
 from autotune.runtime.products import (
@@ -54,6 +54,8 @@ def matmul(
     out: Any = None,
     alpha: float = _ONE,
     beta: float = _ZERO,
+    *,
+    accuracy: str = "",
 ) -> Any:
     """``alpha a @ b + beta out``, by a kernel where one is faster than the operands' library.
 
@@ -74,15 +76,18 @@ def matmul(
         out: C, as the library takes it; it may overlap A and B. None allocates it.
         alpha: scales the product.
         beta: scales what `out` holds; needs `out`.
+        accuracy: the loosest accuracy class that the product may have; empty is the usual one of
+            its element type, which no class that may be asked for here is stricter than.
 
     Returns:
         C: `out`, or what the library's own product returns.
 
     Raises:
+        InputError: there is no such class, or not for operands of the type.
         OperandError: the operands do not fit together; it is a ValueError.
         OperandTypeError: there is no product of such elements; it is a TypeError as well.
     """
-    if type(a) is np.ndarray and type(b) is np.ndarray:
+    if type(a) is np.ndarray and type(b) is np.ndarray and not accuracy:
         product = _OF_ARRAYS[a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype]
         if product is BY_NUMPY and out is None and alpha is _ONE and beta is _ZERO:
             return np.matmul(a, b)
@@ -90,13 +95,13 @@ def matmul(
     else:
         known = plain_library(type(a))
         if known is None or plain_library(type(b)) is not known or known.is_watched():
-            return _of_others(a, b, out, alpha, beta)
+            return _of_others(a, b, out, alpha, beta, accuracy)
         if known.multiplies_stacks(a, b):
             return known.multiply(a, b, out, alpha, beta)
-        product, library = (
-            _OF_LIBRARIES[known, known.describe_fast(a), known.describe_fast(b)],
-            known,
-        )
+        library = known
+        product = _OF_LIBRARIES[
+            library, library.describe_fast(a), library.describe_fast(b), accuracy
+        ]
     try:
         return product(a, b, out, alpha, beta)
     except OperandError:
@@ -116,13 +121,15 @@ def _product_of_arrays(
     """The product of plain arrays of NumPy that lie like these."""
     key = (shape_a, strides_a, dtype_a, shape_b, strides_b, dtype_b)
     a, b = Descriptor(shape_a, strides_a, dtype_a), Descriptor(shape_b, strides_b, dtype_b)
-    return _make(NUMPY, a, b, functools.partial(_OF_ARRAYS.__setitem__, key))
+    return _make(NUMPY, a, b, "", functools.partial(_OF_ARRAYS.__setitem__, key))
 
 
-def _product_of_library(library: Library, a: tuple[Any, ...], b: tuple[Any, ...]) -> Product:
-    """The product of arrays of one library, by their looks."""
-    settle = functools.partial(_OF_LIBRARIES.__setitem__, (library, a, b))
-    return _make(library, Descriptor(*a), Descriptor(*b), settle)
+def _product_of_library(
+    library: Library, a: tuple[Any, ...], b: tuple[Any, ...], accuracy: str
+) -> Product:
+    """The product of arrays of one library, by their looks, in an accuracy class."""
+    settle = functools.partial(_OF_LIBRARIES.__setitem__, (library, a, b, accuracy))
+    return _make(library, Descriptor(*a), Descriptor(*b), accuracy, settle)
 
 
 _OF_ARRAYS = Remembered(_product_of_arrays)
@@ -130,15 +137,23 @@ _OF_LIBRARIES = Remembered(_product_of_library)
 
 
 def _make(
-    library: Library, a: Descriptor, b: Descriptor, settle: Callable[[Product], None]
+    library: Library,
+    a: Descriptor,
+    b: Descriptor,
+    accuracy: str,
+    settle: Callable[[Product], None],
 ) -> Product:
     """The product of operands that look like these; `settle` takes what replaces it later."""
     with LOADING:
-        return _chosen(library, a, b, settle)
+        return _chosen(library, a, b, accuracy, settle)
 
 
 def _chosen(
-    library: Library, a: Descriptor, b: Descriptor, settle: Callable[[Product], None]
+    library: Library,
+    a: Descriptor,
+    b: Descriptor,
+    accuracy: str,
+    settle: Callable[[Product], None],
 ) -> Product:
     memory = library.memory(a, b)
     dtype = None if memory is None else library.dtype(a, b)
@@ -146,6 +161,7 @@ def _chosen(
         kinds = f"of {a.dtype} and {b.dtype}, {a.shape} and {b.shape}"
         log_product(_NAME, None, "", f"{kinds}: the library, since no kernel has such operands")
         return library.multiply
+    check_class(accuracy, dtype)
     products = products_of(library.strided(a, dtype), library.strided(b, dtype))
     direct, target = library.is_direct(a), HOMES[memory]
     if min(*products.sizes, *products.stack) < 1:
@@ -156,13 +172,13 @@ def _chosen(
     if batched and not (may_round and memory == "host"):
         return library.multiply
     if batched:  # kernels compute where the library would round
-        problem = _problem_of(products, dtype)
+        problem = _problem_of(products, dtype, accuracy, target)
         contest = new_contest(problem, target, library.name, timed=False)
     else:
-        contest = _contest(library, products, dtype, target)
+        contest = _contest(library, products, dtype, accuracy, target)
     if contest is None:  # of what is stored transposed, perhaps
         products = products.row_major()
-        contest = _contest(library, products, dtype, target)
+        contest = _contest(library, products, dtype, accuracy, target)
     if contest is None:
         return library.multiply
 
@@ -185,16 +201,18 @@ def _chosen(
     return by_now()
 
 
-def _contest(library: Library, products: Products, dtype: str, target: str) -> Contest | None:
+def _contest(
+    library: Library, products: Products, dtype: str, accuracy: str, target: str
+) -> Contest | None:
     """The contest of some products; None leaves them to the library."""
-    problem = _problem_of(products, dtype)
+    problem = _problem_of(products, dtype, accuracy, target)
     if products.stack:
         return new_contest(problem, target, library.name)
     return contest_of(problem, target, library.name, _NAME)
 
 
-def _problem_of(products: Products, dtype: str) -> Gemm:
-    return Gemm(*products.sizes, dtype, layout=products.layout)
+def _problem_of(products: Products, dtype: str, accuracy: str, target: str) -> Gemm:
+    return of_class(Gemm(*products.sizes, dtype, layout=products.layout), accuracy, target)
 
 
 def kernel_for(problem: Gemm, target: str) -> Kernel | None:
@@ -214,7 +232,7 @@ def _find_kernel(problem: Gemm, target: str) -> Kernel | None:
 _KERNELS = Remembered(_find_kernel)
 
 
-def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
+def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any, accuracy: str) -> Any:
     """The product of whatever is not two plain arrays of one library."""
     if is_torchs(a) and is_torchs(b):
         tensors = plain_library(sys.modules["torch"].Tensor)
@@ -227,13 +245,13 @@ def _of_others(a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
             raise OperandTypeError(f"a and b must be of one library, got {kinds}")
         if overrides_products(a) or overrides_products(b):
             return NUMPY.multiply(a, b, out, alpha, beta)
-        return matmul(_as_array("a", a), _as_array("b", b), out, alpha, beta)
+        return matmul(_as_array("a", a), _as_array("b", b), out, alpha, beta, accuracy=accuracy)
     if len(homes) > 1:
         raise OperandError(
             "a and b must both be in the memory of the host or of a GPU, got "
             f"{type(a).__name__} and {type(b).__name__}: move one of them"
         )
-    return _of_matrices(a, b, homes.pop())(a, b, out, alpha, beta)
+    return _of_matrices(a, b, accuracy, homes.pop())(a, b, out, alpha, beta)
 
 
 def _as_array(name: str, operand: Any) -> NDArray[Any]:
@@ -251,7 +269,7 @@ def _as_array(name: str, operand: Any) -> NDArray[Any]:
         ) from error
 
 
-def _of_matrices(a: Any, b: Any, target: str) -> Product:
+def _of_matrices(a: Any, b: Any, accuracy: str, target: str) -> Product:
     """The product of matrices in the memory of a GPU, of any libraries.
 
     Raises:
@@ -266,7 +284,10 @@ def _of_matrices(a: Any, b: Any, target: str) -> Product:
         )
     m, n, k = products.sizes
     name = str(getattr(a, "dtype", None)).removeprefix("torch.")
-    kernel = kernel_for(Gemm(m, n, k, name), target) if name in DTYPES else None
+    kernel = None
+    if name in DTYPES:
+        check_class(accuracy, name)
+        kernel = kernel_for(of_class(Gemm(m, n, k, name), accuracy, target), target)
     if kernel is None:
         raise OperandTypeError(f"no kernel of target {target} multiplies elements of {name}")
     return kernel

@@ -129,7 +129,7 @@ class TensorProduct:
 
 
 def product_of(
-    a: Any, b: Any, caller: str, accepts: Callable[[Gemm], bool] | None = None
+    a: Any, b: Any, caller: str, accepts: Callable[[Gemm], str | None] | None = None
 ) -> TensorProduct | None:
     """The product of two plain tensors; None leaves it to PyTorch for good.
 
@@ -137,7 +137,7 @@ def product_of(
         a: A.
         b: B.
         caller: the function that was called, for the log.
-        accepts: which problems may be served; None takes all.
+        accepts: the accuracy class that a problem is served in, or None; see `serve`.
     """
     # One flat key: every call makes it.
     # fmt: off

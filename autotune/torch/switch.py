@@ -23,6 +23,7 @@ from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, MissingDependencyError
 from autotune.core.suggestions import must_be
+from autotune.operations.accuracy import refuse_unknown
 from autotune.runtime.product_log import log_product
 from autotune.torch.calls import TensorCalls, adds_apart, product_of
 
@@ -157,7 +158,7 @@ def _adds(c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> bool:
     )
 
 
-Accepts: TypeAlias = "Callable[[Gemm], bool]"
+Accepts: TypeAlias = "Callable[[Gemm], str | None]"
 
 _CALLER = "torch switch"
 
@@ -175,6 +176,8 @@ class Selection:
         dtypes: names of element types; None takes all.
         rounded: whether float32 goes to kernels, which do not round it, where PyTorch is set to.
         devices: kinds of devices.
+        accuracy: the loosest class that kernels may have, of products of a type that it is for;
+            empty is the usual one.
     """
 
     shapes: frozenset[tuple[int, int, int]] | None = None
@@ -182,6 +185,7 @@ class Selection:
     dtypes: frozenset[str] | None = None
     rounded: bool = False
     devices: frozenset[str] = frozenset(["cuda"])
+    accuracy: str = ""
 
     @classmethod
     def of(
@@ -191,17 +195,21 @@ class Selection:
         *,
         rounded: bool,
         devices: Iterable[str],
+        accuracy: str = "",
     ) -> Self:
         """A selection as users say it: shapes or a predicate, and dtypes by name or PyTorch's.
 
         Raises:
-            InputError: a shape is not three sizes, or a dtype or a device none that kernels have.
+            InputError: a shape is not three sizes, or a dtype or a device none that kernels have,
+                or there is no such accuracy class.
         """
+        if accuracy:
+            refuse_unknown(accuracy)
         predicate = shapes if callable(shapes) else None
         listed = None if shapes is None or callable(shapes) else frozenset(map(_sizes, shapes))
         names = None if dtypes is None else frozenset(map(_name, dtypes))
         kinds = (devices,) if isinstance(devices, str) else devices
-        return cls(listed, predicate, names, rounded, frozenset(map(_device, kinds)))
+        return cls(listed, predicate, names, rounded, frozenset(map(_device, kinds)), accuracy)
 
     def takes(self, problem: Gemm) -> bool:
         """True if a problem is selected."""
@@ -240,6 +248,7 @@ def enable(
     *,
     rounded: bool = False,
     devices: Iterable[str] = ("cuda",),
+    accuracy: str = "",
 ) -> None:
     """Have PyTorch's products computed by tuned kernels, until `disable`.
 
@@ -252,12 +261,15 @@ def enable(
         devices: kinds of devices that are meant: "cuda", "cpu". The way through the switch takes
             some 3 us of the host, which a small product on the CPU notices: that is for you to
             choose.
+        accuracy: the loosest accuracy class that kernels may have, of products of a type that the
+            class is for: "fp32-normwise" of float32, "fp64" of float64. Empty is the usual class
+            of the type, which others have in any case.
 
     Raises:
-        InputError: a shape or a dtype is none.
+        InputError: a shape, a dtype or an accuracy class is none.
         MissingDependencyError: PyTorch is older than 2.9.
     """
-    selection = Selection.of(shapes, dtypes, rounded=rounded, devices=devices)
+    selection = Selection.of(shapes, dtypes, rounded=rounded, devices=devices, accuracy=accuracy)
     _SWITCH.add(selection)
     _ENABLED.append(selection)
 
@@ -276,13 +288,14 @@ def use_tuned(
     *,
     rounded: bool = False,
     devices: Iterable[str] = ("cuda",),
+    accuracy: str = "",
 ) -> Iterator[None]:
     """A context in which products of PyTorch's are tuned kernels', in all threads.
 
     Arguments and errors are those of `enable`. Where several are on, in one thread or in many,
-    what any of them selects is served.
+    what any of them selects is served, in the class that the latest of them says.
     """
-    selection = Selection.of(shapes, dtypes, rounded=rounded, devices=devices)
+    selection = Selection.of(shapes, dtypes, rounded=rounded, devices=devices, accuracy=accuracy)
     _SWITCH.add(selection)
     try:
         yield
@@ -348,7 +361,8 @@ def _accepting(selections: tuple[Selection, ...]) -> Accepts:
 
     Products are remembered by it, also when the switch is turned on again and again.
     """
-    return lambda problem: any(one.takes(problem) for one in selections)
+    latest = selections[::-1]
+    return lambda problem: next((one.accuracy for one in latest if one.takes(problem)), None)
 
 
 _SWITCH = _Switch()
