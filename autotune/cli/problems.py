@@ -133,7 +133,7 @@ def problems(
         "accuracy": accuracy,
         "threads": args.threads,
     }
-    if isinstance(defined, MatrixOperation):
+    if defined.laid_out:
         fields["layout"] = args.layout or "nn"
     elif args.layout is not None:
         raise InputError(

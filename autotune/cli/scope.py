@@ -230,7 +230,7 @@ class Scope:
         target, operation = choose_target(args), args.operation or _DEFAULT_OPERATION
         every: Sequence[KernelFamily] = ()
         if named or operation != _DEFAULT_OPERATION:
-            every = find_families(args.families)
+            every = find_families(args.families, args.operation)
             target, operation = _place(args, target, every, named)
             families = {
                 family.name: family

@@ -55,6 +55,7 @@ class CpuTarget(Target):
     @classmethod
     def language(cls) -> Language:
         """Python for Numba; operations of a user's own, too."""
+        from autotune.families.epilogue_text import NUMBA_LACKS
         from autotune.families.family import Language
         from autotune.families.python_source import (
             check_module,
@@ -70,6 +71,7 @@ class CpuTarget(Target):
             reserved=numba_reserved,
             own_operations=True,
             epilogue=numba_epilogue,
+            lacks=NUMBA_LACKS,
             threaded=True,
             settings=numba_settings,
         )

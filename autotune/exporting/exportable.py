@@ -25,7 +25,7 @@ from autotune.core.paths import data_dir
 from autotune.operations.accuracy import Tolerance
 from autotune.operations.formula import Formula
 from autotune.operations.parts import Argument, Kind, operand_arguments
-from autotune.operations.problem import Gemm, multiplies
+from autotune.operations.problem import multiplies
 from autotune.operations.references import FullReference
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class ExportedCall:
 
 def _operands(problem: Problem) -> tuple[ExportedOperand, ...]:
     defined = problem.defined
-    layouts = dict(zip("AB", problem.layout, strict=True)) if isinstance(problem, Gemm) else {}
+    layouts = dict(zip("AB", problem.layout, strict=True)) if defined.laid_out else {}
     taken = {argument.name for argument in defined.arguments}
     found = []
     for operand, stored in zip(defined.operands, problem.operands, strict=True):

@@ -15,6 +15,7 @@ from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.families.index import Families, FamilyFile, Indexed, index
 from autotune.families.operation_file import OPERATION_FILE, product_files
+from autotune.operations.layers import LAYERS, built_in
 from autotune.operations.problem import GEMM, OPERATIONS
 
 if TYPE_CHECKING:
@@ -30,7 +31,10 @@ FRAGMENTS = ("schedule",)
 
 
 def find_families(
-    extra: Iterable[str | os.PathLike[str]] = (), *, languages: Mapping[str, Language]
+    extra: Iterable[str | os.PathLike[str]] = (),
+    layer: str | None = None,
+    *,
+    languages: Mapping[str, Language],
 ) -> list[KernelFamily]:
     """Every family: the shipped ones, those that targets of other packages bring, the user's.
 
@@ -41,10 +45,11 @@ def find_families(
     fragments. What is in a folder `FRAGMENTS` of a tree is there for including, not a family.
 
     An operation that is gemm with an epilogue has the families of gemm that compute such ones,
-    beside those of its own.
+    beside those of its own. Of layers, which are many, only one by name has them.
 
     Args:
         extra: folders of families.
+        layer: a layer's name; its families are among them.
         languages: of the targets there are, by name.
 
     Raises:
@@ -53,7 +58,8 @@ def find_families(
     """
     folders = _with_brought(extra, languages.values())
     found = index([*_shipped("*", "*"), *_own(folders)], languages)
-    found += _with_epilogue(found, _products(folders), languages)
+    products = {**_products(folders), **(_products((), layer) if layer in LAYERS else {})}
+    found += _with_epilogue(found, products, languages)
     return [each.read() for each in _unique(found)]
 
 
@@ -138,8 +144,8 @@ def find_operation(
         UnknownNameError: there are no families of it, or they disagree about it.
         FamilyError: as `find_families`.
     """
-    if name in OPERATIONS:
-        return OPERATIONS[name]
+    if (known := built_in(name)) is not None:
+        return known
     able = languages.values() if target is None else [languages[target]]
     folders = _with_brought(folders, able)
     defined = {
@@ -216,8 +222,13 @@ def _with_brought(
 
 def _products(
     extra: Iterable[str | os.PathLike[str]], name: str | None = None
-) -> Mapping[Path, Operation]:
-    """The user's operations that are gemm with an epilogue, by file: one by name, or all."""
+) -> Mapping[Path | str, Operation]:
+    """Operations that are gemm with an epilogue: one by name, or all of the user's by file.
+
+    A layer is one by its name alone.
+    """
+    if name is not None and name in LAYERS:
+        return {name: LAYERS[name].operation}
     return {
         path: operation
         for folder in _folders(extra)
@@ -228,7 +239,7 @@ def _products(
 
 def _with_epilogue(
     found: Iterable[Indexed],
-    products: Iterable[Path],
+    products: Iterable[Path | str],
     languages: Mapping[str, Language],
     keep: Path | None = None,
 ) -> list[Indexed]:

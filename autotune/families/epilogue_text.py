@@ -8,10 +8,12 @@ at its beginning in Python (``_bias_address``). Nothing else has.
 from __future__ import annotations
 
 import ast
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.operations.epilogue import VALUE, epilogue_of
+from autotune.operations.epilogue import GATES, VALUE, epilogue_of
+from autotune.operations.formula import GELU_CUBE, GELU_SCALE
 from autotune.operations.parts import Kind, operand_arguments
 
 if TYPE_CHECKING:
@@ -19,6 +21,31 @@ if TYPE_CHECKING:
 
     from autotune.operations.epilogue import Along, Epilogue
     from autotune.operations.operation import Operation
+
+_HALF_ROOT, _SLOPE, _CURVE = math.sqrt(0.5), -2 * GELU_SCALE, -2 * GELU_SCALE * GELU_CUBE
+
+_IN_CUDA = {
+    "sigmoid": "T(1) / (T(1) + exp(-x))",
+    "silu": "x / (T(1) + exp(-x))",
+    "gelu": f"T(0.5) * x * (T(1) + erf(x * T({_HALF_ROOT!r})))",
+    "gelu_tanh": f"x / (T(1) + exp(x * (T({_SLOPE!r}) + T({_CURVE!r}) * x * x)))",
+}
+"""Functions of one argument ``x`` that may occur more than once; gelu_tanh by the sigmoid."""
+
+_IN_CUDA_FAST = {
+    **_IN_CUDA,
+    "sigmoid": "__fdividef(T(1), T(1) + __expf(-x))",
+    "silu": "__fdividef(x, T(1) + __expf(-x))",
+    "gelu_tanh": f"__fdividef(x, T(1) + __expf(x * (T({_SLOPE!r}) + T({_CURVE!r}) * x * x)))",
+}
+"""The same of products of 16-bit operands, whose sums are farther off than these."""
+
+_IN_PYTHON = {
+    name: text.replace("T(", "REAL(") for name, text in _IN_CUDA.items() if "erf" not in text
+}
+
+NUMBA_LACKS = frozenset(GATES) - _IN_PYTHON.keys()
+"""Functions that Numba's modules have not: no template imports the error function."""
 
 _LARGEST_WHOLE = 2**24
 """Numbers up to here are written as whole ones: every element type has them."""
@@ -101,7 +128,9 @@ def cuda_epilogue(epilogue: Epilogue, operand: str) -> EpilogueText | None:
         read = f"{each.name}[{places[each.along]}]"
         return read if operand == "T" else f"T({read})"
 
-    return _text(epilogue, element, "T", operand, CUDA_NAME)
+    gates = _IN_CUDA if operand == "T" else _IN_CUDA_FAST
+    bodies = {name: f"[](T x) {{{{ return {text}; }}}}({{}})" for name, text in gates.items()}
+    return _text(epilogue, element, _Words("T", operand, CUDA_NAME, bodies))
 
 
 def numba_epilogue(epilogue: Epilogue) -> EpilogueText | None:
@@ -114,30 +143,44 @@ def numba_epilogue(epilogue: Epilogue) -> EpilogueText | None:
     def element(each: EpilogueOperand) -> str:
         return f"{each.name}[{'row' if each.along == 'row' else 'column'}]"
 
-    return _text(epilogue, element, "REAL", "", NUMBA_NAME)
+    bodies = {name: f"(lambda x: {text})({{}})" for name, text in _IN_PYTHON.items()}
+    return _text(epilogue, element, _Words("REAL", "", NUMBA_NAME, bodies))
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Words of a language.
+
+    Attributes:
+        real: the type that is computed in.
+        c_type: as in `EpilogueOperand`.
+        name: of the epilogue's arguments, to format.
+        gates: functions that are written out, each to format with its argument.
+    """
+
+    real: str
+    c_type: str
+    name: str
+    gates: Mapping[str, str]
 
 
 def _text(
-    epilogue: Epilogue,
-    element: Callable[[EpilogueOperand], str],
-    real: str,
-    c_type: str,
-    name: str,
+    epilogue: Epilogue, element: Callable[[EpilogueOperand], str], words: _Words
 ) -> EpilogueText | None:
     formula = epilogue.formula
     if formula.text == VALUE:
         return None
-    operands = tuple(_operand(each, c_type, name) for each in epilogue.operands)
-    written = {each: name.format(each) for each in epilogue.scalars}
+    operands = tuple(_operand(each, words.c_type, words.name) for each in epilogue.operands)
+    written = {each: words.name.format(each) for each in epilogue.scalars}
     for each, operand in zip(epilogue.operands, operands, strict=True):
         written[each.operand.name] = element(operand)
-    writer = _Writer(written, real)
+    writer = _Writer(written, words)
     expression = ast.unparse(writer.visit(ast.parse(formula.text, mode="eval").body))
     return EpilogueText(
         formula.text,
         expression,
         operands,
-        tuple(map(name.format, epilogue.scalars)),
+        tuple(map(words.name.format, epilogue.scalars)),
         tuple(sorted(writer.functions)),
     )
 
@@ -164,9 +207,10 @@ class _Writer(ast.NodeTransformer):
         functions: those that it calls.
     """
 
-    def __init__(self, elements: Mapping[str, str], real: str) -> None:
+    def __init__(self, elements: Mapping[str, str], words: _Words) -> None:
         self._elements = elements
-        self._real = real
+        self._real = words.real
+        self._gates = words.gates
         self.functions: set[str] = set()
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -187,9 +231,12 @@ class _Writer(ast.NodeTransformer):
         return ast.UnaryOp(ast.USub(), self.visit(node.operand))
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Calls by bare names; relu is what it is short for."""
+        """Calls by bare names; relu is what it is short for, and gates are written out."""
         assert isinstance(node.func, ast.Name)
         name, given = node.func.id, [self.visit(each) for each in node.args]
+        if name in GATES:
+            self.functions |= {"exp"} if "exp" in self._gates[name] else set()
+            return ast.Name(self._gates[name].format(ast.unparse(given[0])))
         if name == "relu":
             name = "maximum"
             given.append(ast.Name(f"{self._real}(0)"))

@@ -15,6 +15,7 @@ from autotune.core.configuration import Configuration, Value
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
+from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.problem import GEMM, Problem, admits, element_sizes
 from autotune.space import Expression, Restriction, SearchSpace, TunableParameter, UndefinedError
@@ -80,6 +81,7 @@ class Language:
         own_operations: whether a family may compute an operation that its user defines.
         epilogue: the text of an epilogue for operands of a dtype, for templates; None where
             families compute no epilogues.
+        lacks: functions of epilogues that sources cannot call.
         threaded: whether families may say how many threads of the host they use (`threads`).
         local: targets that programs may leave a product to ([local]).
         folders: folders of the target's own families, where they are not this project's.
@@ -100,6 +102,7 @@ class Language:
     featured: Callable[[str], str] = str
     own_operations: bool = False
     epilogue: Callable[[Epilogue, str], EpilogueText | None] | None = None
+    lacks: frozenset[str] = frozenset()
     threaded: bool = False
     local: Mapping[str, Delegate] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
@@ -209,6 +212,9 @@ class KernelFamily:
             return f"{self.name} computes {', not '.join(formulas)}"
         if problem.defined.arguments != self.defined.arguments:
             return f"{self.name} takes other operands than {problem.operation} has here"
+        called = result.functions if isinstance(result := self.defined.result, Formula) else ()
+        if self.adopted and (lacking := sorted(self.language.lacks.intersection(called))):
+            return f"{self.name} has no {' and '.join(lacking)} on {self.target}"
         if problem.dtype not in self.dtypes:
             return f"{self.name} handles {', '.join(self.dtypes)}, not {problem.dtype}"
         results = self.results(problem.dtype)

@@ -18,6 +18,7 @@ from autotune.families.operation_file import OPERATION_FILE, read_operation
 from autotune.families.scope import Scope
 from autotune.families.templating import template_digest, template_exists
 from autotune.operations.formula import Formula
+from autotune.operations.layers import LAYERS
 from autotune.operations.problem import GEMM, OPERATIONS, element_sizes, product_operation
 from autotune.operations.python_reference import PythonReference
 
@@ -65,7 +66,7 @@ def read_heading(
     path: Path,
     template_folders: tuple[Path, ...],
     fragment_folders: tuple[Path, ...] = (),
-    operation_file: Path | None = None,
+    operation_file: Path | str | None = None,
     *,
     languages: Mapping[str, Language],
 ) -> Heading:
@@ -75,8 +76,8 @@ def read_heading(
         path: the TOML file.
         template_folders: where its template and their partials are looked up, first match wins.
         fragment_folders: where the fragments it includes are looked up, first match wins.
-        operation_file: of an operation whose product it computes, with an epilogue; None reads
-            it as the family of its own operation.
+        operation_file: of an operation whose product it computes, with an epilogue, or the name
+            of a layer, which needs no file; None reads it as the family of its own operation.
         languages: of the targets there are, by name.
 
     Raises:
@@ -91,8 +92,12 @@ def read_heading(
     epilogue = _computes_epilogues(top, operation, languages, language)
     # A family's expressions may use a fragment's parameters, and a fragment's all of the family's.
     parts = (top, *_fragments(top, fragment_folders))
+    definition: list[Table] = []
     if operation_file is None:
         defined, definition = _defined(top, operation)
+    elif isinstance(operation_file, str):
+        defined = LAYERS[operation_file].operation
+        _check_apart(top, defined, parts, target, language)
     else:
         definition = [Table.read(operation_file)]
         defined = read_operation(definition[0])
@@ -105,6 +110,8 @@ def read_heading(
         )
     templates = template_digest(template, template_folders)
     sources = [part.source for part in (*parts, *definition)]
+    if isinstance(operation_file, str):
+        sources.append(f"{defined.name}: {defined.result.text}")
     if isinstance(defined.result, PythonReference):
         sources.append(defined.result.text)
     return Heading(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -32,8 +32,8 @@ class FamilyFile:
         templates: folders of templates, first match wins.
         fragments: folders of fragments, first match wins.
         around: further files that decide what is found, as they are now.
-        operation: the file of an operation that the family computes with an epilogue; None where
-            it is the family of its own operation.
+        operation: the file of an operation that the family computes with an epilogue, or the
+            name of a layer; None where it is the family of its own operation.
         shipped: whether it is one of this project's, which need no check before they are used.
     """
 
@@ -41,11 +41,11 @@ class FamilyFile:
     templates: tuple[Path, ...]
     fragments: tuple[Path, ...]
     around: tuple[Stamp, ...] = ()
-    operation: Path | None = None
+    operation: Path | str | None = None
     shipped: bool = False
 
     @property
-    def places(self) -> tuple[Path, tuple[Path, ...], tuple[Path, ...], Path | None]:
+    def places(self) -> tuple[Path, tuple[Path, ...], tuple[Path, ...], Path | str | None]:
         """The arguments of `read_heading`."""
         return self.path, self.templates, self.fragments, self.operation
 
@@ -159,6 +159,10 @@ class Families(Mapping[str, "KernelFamily"]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._indexed)
+
+    def only(self, names: Container[str]) -> Families:
+        """Those of some names."""
+        return Families({name: each for name, each in self._indexed.items() if name in names})
 
     def __len__(self) -> int:
         return len(self._indexed)

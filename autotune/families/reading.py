@@ -40,7 +40,7 @@ def read_family(
     path: Path,
     template_folders: tuple[Path, ...],
     fragment_folders: tuple[Path, ...] = (),
-    operation_file: Path | None = None,
+    operation_file: Path | str | None = None,
     *,
     languages: Mapping[str, Language],
 ) -> KernelFamily:

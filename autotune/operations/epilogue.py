@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 VALUE = "value"
 """The name in an epilogue of the element that gemm would store."""
 
-FUNCTIONS = ("maximum", "minimum", "relu", "exp", "tanh")
+GATES = ("sigmoid", "silu", "gelu", "gelu_tanh")
+"""Functions that sources write out, in terms of exp and of the error function."""
+
+FUNCTIONS = ("maximum", "minimum", "relu", "exp", "tanh", *GATES)
 """Functions that are applied to one element at a time."""
 
 _ALONG = {("K",): "column", ("M", "1"): "row", ("M", "K"): "matrix"}

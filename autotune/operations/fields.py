@@ -14,6 +14,9 @@ from autotune.operations.accuracy import ACCURACIES, unfit
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+LAYOUTS = ("nn", "nt", "tn", "tt")
+"""The layouts: A first, t where it is stored transposed; "nt" means B is stored K x N."""
+
 
 def element_sizes(dtype: str) -> dict[str, int]:
     """Bytes of an operand's element, ``itemsize``, and of a sum of products, ``acc_itemsize``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ class _Known(NamedTuple):
         whole: how many whole numbers it takes after them, at least and at most.
         value: what it computes.
         magnitude: the same of the arrays' magnitudes: what rounding errors are relative to. None
-            where that depends on the values too (`_bend`).
+            where that depends on the values too (`_BENDS`).
     """
 
     arrays: int
@@ -57,6 +58,36 @@ def _relu(array: Any) -> Any:
     return np.maximum(array, 0)
 
 
+def _sigmoid(array: Any) -> Any:
+    with np.errstate(over="ignore"):  # then it is 0
+        return 1 / (1 + np.exp(-array))
+
+
+def _silu(array: Any) -> Any:
+    return array * _sigmoid(array)
+
+
+def _phi(array: Any) -> Any:
+    """Distribution function of the standard normal distribution."""
+    scaled = np.asarray(array, np.float64) * math.sqrt(0.5)
+    values = np.fromiter(map(math.erf, scaled.flat), np.float64, scaled.size)
+    return 0.5 * (1 + values.reshape(scaled.shape))
+
+
+def _gelu(array: Any) -> Any:
+    """The argument times `_phi` of it: Hendrycks and Gimpel, arXiv 1606.08415."""
+    return array * _phi(array)
+
+
+def _gelu_tanh(array: Any) -> Any:
+    """The same by their formula with tanh: 0.5 (1 + tanh u) is sigmoid(2 u)."""
+    return array * _sigmoid(2 * GELU_SCALE * (array + GELU_CUBE * array**3))
+
+
+GELU_SCALE, GELU_CUBE = math.sqrt(2 / math.pi), 0.044715
+"""u = scale (x + cube x^3)."""
+
+
 FUNCTIONS: Mapping[str, _Known] = {
     "tril": _Known(1, (0, 0), np.tril, np.tril),
     "triu": _Known(1, (0, 0), np.triu, np.triu),
@@ -69,6 +100,10 @@ FUNCTIONS: Mapping[str, _Known] = {
     "shift": _Known(1, (1, 3), _shift, _shift),
     "exp": _Known(1, (0, 0), np.exp, None),
     "tanh": _Known(1, (0, 0), np.tanh, None),
+    "sigmoid": _Known(1, (0, 0), _sigmoid, None),
+    "silu": _Known(1, (0, 0), _silu, None),
+    "gelu": _Known(1, (0, 0), _gelu, None),
+    "gelu_tanh": _Known(1, (0, 0), _gelu_tanh, None),
 }
 """The functions of formulas, by name."""
 _BINARY: Mapping[type[ast.operator], Function] = {
@@ -87,8 +122,9 @@ class Formula:
 
     Numbers, names of operands and scalars, ``+ - * @`` with NumPy's broadcasting, and functions:
     ``tril``, ``triu`` (the elements on and below, on and above the diagonal), ``maximum``,
-    ``minimum``, ``relu``, ``exp``, ``tanh``, ``sum(X, axis)``, ``max(X, axis)`` and
-    ``shift(X, i, j)`` (moved by i rows and j columns, zeros come in). Parsed, never executed.
+    ``minimum``, ``relu``, ``exp``, ``tanh``, ``sigmoid``, ``silu``, ``gelu`` (by the error
+    function), ``gelu_tanh``, ``sum(X, axis)``, ``max(X, axis)`` and ``shift(X, i, j)`` (moved by
+    i rows and j columns, zeros come in). Parsed, never executed.
 
     Attributes:
         text: the formula.
@@ -120,10 +156,15 @@ class Formula:
         return frozenset(_names(self.tree))
 
     @property
+    def functions(self) -> frozenset[str]:
+        """The functions that it calls."""
+        calls = (each.func for each in ast.walk(self.tree) if isinstance(each, ast.Call))
+        return frozenset(each.id for each in calls if isinstance(each, ast.Name))
+
+    @property
     def is_masked(self) -> bool:
         """True if it has triangles, whose zeros kernels leave out: with infinity they make NaN."""
-        calls = (each.func for each in ast.walk(self.tree) if isinstance(each, ast.Call))
-        return any(isinstance(each, ast.Name) and each.id in ("tril", "triu") for each in calls)
+        return not self.functions.isdisjoint(("tril", "triu"))
 
     def factors_of(self, name: str) -> tuple[frozenset[str], ...]:
         """For each place of a name, the names that multiply it there."""
@@ -279,9 +320,53 @@ def _magnitude(node: ast.expr, names: Mapping[str, Any]) -> Any:
 
 def _bend(name: str, value: Any, magnitude: Any) -> Any:
     """Of a smooth function: its own rounding, and that of its argument times its slope."""
-    result = np.exp(value) if name == "exp" else np.tanh(value)
-    slope = result if name == "exp" else 1 - result**2
-    return np.abs(result) + slope * magnitude
+    own, slope = _BENDS[name](value)
+    return np.abs(own) + np.abs(slope) * magnitude
+
+
+def _bend_of_exp(x: Any) -> tuple[Any, Any]:
+    result = np.exp(x)
+    return result, result
+
+
+def _bend_of_tanh(x: Any) -> tuple[Any, Any]:
+    result = np.tanh(x)
+    return result, 1 - result**2
+
+
+def _bend_of_sigmoid(x: Any) -> tuple[Any, Any]:
+    gate = _sigmoid(x)
+    return 1, gate * (1 - gate)
+
+
+def _bend_of_silu(x: Any) -> tuple[Any, Any]:
+    gate = _sigmoid(x)
+    return x, gate * (1 + x * (1 - gate))
+
+
+def _bend_of_gelu(x: Any) -> tuple[Any, Any]:
+    return x, _phi(x) + x * np.exp(-0.5 * x**2) / math.sqrt(2 * math.pi)
+
+
+def _bend_of_gelu_tanh(x: Any) -> tuple[Any, Any]:
+    gate = _sigmoid(2 * GELU_SCALE * (x + GELU_CUBE * x**3))
+    inner = 2 * GELU_SCALE * (1 + 3 * GELU_CUBE * x**2)
+    return x, gate * (1 + x * (1 - gate) * inner)
+
+
+_BENDS: Mapping[str, Callable[[Any], tuple[Any, Any]]] = {
+    "exp": _bend_of_exp,
+    "tanh": _bend_of_tanh,
+    "sigmoid": _bend_of_sigmoid,
+    "silu": _bend_of_silu,
+    "gelu": _bend_of_gelu,
+    "gelu_tanh": _bend_of_gelu_tanh,
+}
+"""Of smooth functions: what their own rounding is relative to, and their slope.
+
+A gate from 0 to 1 is 1 plus or minus something, in every implementation there is: it is rounded
+relative to 1, and x times a gate relative to x.
+"""
 
 
 def misfit(formula: Formula, values: Mapping[str, Any], sizes: Mapping[int, str]) -> str:

@@ -15,7 +15,13 @@ from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import ExpressionError, InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.operations.fields import check_common, element_sizes, positive
+from autotune.operations.fields import (
+    LAYOUTS,
+    check_common,
+    element_sizes,
+    one_of,
+    positive,
+)
 from autotune.operations.formula import Formula, misfit, shape_text
 from autotune.operations.parts import (
     Argument,
@@ -127,6 +133,11 @@ class Operation:
     def output(self) -> Operand:
         """The operand that is written."""
         return next(each for each in self.operands if each.written)
+
+    @property
+    def laid_out(self) -> bool:
+        """True if problems say how A and B, which it multiplies, are stored (`layout`)."""
+        return bool(self.product)
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -245,11 +256,14 @@ class Operation:
                 )
         shape = tuple(fields.pop(name) for name in self.sizes)
         try:
+            if "layout" in fields and not self.laid_out:
+                raise TypeError("layout")
             return self.at(shape, **fields)
         except TypeError as error:
+            layout = ", layout" if self.laid_out else ""
             raise ProblemError(
-                f"a problem of {self.name} takes {', '.join(self.sizes)}, dtype, out_dtype, "
-                f"accuracy and threads, got {', '.join(fields)}"
+                f"a problem of {self.name} takes {', '.join(self.sizes)}, dtype, out_dtype{layout}"
+                f", accuracy and threads, got {', '.join(fields)}"
             ) from error
 
     def without_formula(self, key: Mapping[str, Any]) -> dict[str, Any]:
@@ -339,7 +353,7 @@ class Problem:
     @property
     def operands(self) -> tuple[Array, ...]:
         """The operands as stored, in the order of a call."""
-        return self.defined.arrays(self.sizes, self.dtype, self.result_dtype)
+        raise NotImplementedError
 
     @property
     def flops(self) -> int:
@@ -366,8 +380,15 @@ class Problem:
         return "-".join(parts)
 
     def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Stored operands, by name, as the formula means them."""
-        return dict(arrays)
+        """Stored operands, by name, as the formula means them: what is stored turned, turned."""
+        turned = self._turned
+        return {name: each.T if name in turned else each for name, each in arrays.items()}
+
+    @property
+    def _turned(self) -> frozenset[str]:
+        """Names of the operands that are stored transposed."""
+        stored = zip("AB", self.layout, strict=True)
+        return frozenset(name for name, how in stored if how == "t")
 
     def key(self) -> dict[str, Any]:
         """Every field as JSON-able values: the problem's part of a cache key."""
@@ -390,6 +411,7 @@ class OperationProblem(Problem):
         accuracy: the loosest accuracy class a kernel may have; empty means native for 16-bit
             operands, ieee for others.
         threads: cap on CPU threads; None means all that the process may use.
+        layout: which of A and B are stored transposed, where the operation is `laid_out`.
 
     Raises:
         ProblemError: a field is out of range; the message names the field and what it takes.
@@ -401,6 +423,7 @@ class OperationProblem(Problem):
     out_dtype: str | None = None
     accuracy: str = ""
     threads: int | None = None
+    layout: str = "nn"
 
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.defined.sizes):
@@ -410,12 +433,18 @@ class OperationProblem(Problem):
             )
         sizes = zip(self.defined.sizes, self.shape, strict=True)
         object.__setattr__(self, "shape", tuple(positive(*each) for each in sizes))
+        one_of("layout", self.layout, LAYOUTS if self.defined.laid_out else LAYOUTS[:1])
         check_common(self)
 
     @property
-    def layout(self) -> str:
-        """Operands are stored as the operation says."""
-        return "nn"
+    def operands(self) -> tuple[Array, ...]:
+        """The operands as stored, in the order of a call."""
+        arrays = self.defined.arrays(self.sizes, self.dtype, self.result_dtype)
+        turned = self._turned
+        return tuple(
+            replace(each, shape=each.shape[::-1]) if each.name in turned else each
+            for each in arrays
+        )
 
     def key(self) -> dict[str, Any]:
         """Every field by name, as JSON-able values."""
@@ -427,6 +456,7 @@ class OperationProblem(Problem):
             "out_dtype": self.out_dtype,
             "accuracy": self.accuracy,
             "threads": self.threads,
+            **({} if self.layout == LAYOUTS[0] else {"layout": self.layout}),
             "formula": self.defined.result.text,
         }
 

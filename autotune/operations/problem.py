@@ -16,6 +16,7 @@ from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.operations.accuracy import ACCURACIES as ACCURACIES
 from autotune.operations.accuracy import admits as admits
+from autotune.operations.fields import LAYOUTS as LAYOUTS
 from autotune.operations.fields import check_common, one_of, positive
 from autotune.operations.fields import element_sizes as element_sizes
 from autotune.operations.formula import Formula
@@ -23,14 +24,16 @@ from autotune.operations.operation import Operation
 from autotune.operations.operation import Problem as Problem
 from autotune.operations.parts import Array, Operand
 
-LAYOUTS = ("nn", "nt", "tn", "tt")
-"""The layouts: A first, t where it is stored transposed; "nt" means B is stored K x N."""
-
 
 class MatrixOperation(Operation):
     """An operation whose problems are those of matrix products: C from A and B."""
 
     __slots__ = ()
+
+    @property
+    def laid_out(self) -> bool:
+        """True: problems say how A and B are stored."""
+        return True
 
     def at(self, shape: tuple[int, ...], **fields: Any) -> Gemm:
         """The problem of one shape."""
@@ -147,11 +150,6 @@ class Gemm(Problem):
             Array("C", self.c_shape, self.result_dtype, written=True),
         )
 
-    def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """A, B and C as the formula means them: what is stored transposed, turned."""
-        turned = {name for name, stored in zip("AB", self.layout, strict=True) if stored == "t"}
-        return {name: each.T if name in turned else each for name, each in arrays.items()}
-
     def key(self) -> dict[str, Any]:
         """Every field by name, as JSON-able values."""
         return {name: getattr(self, name) for name in _FIELDS}
@@ -184,6 +182,17 @@ def check_problem(problem: Any) -> None:
 def multiplies(operation: Operation) -> bool:
     """Return whether an operation is ``alpha A B + beta C`` of matrices, as libraries compute."""
     return isinstance(operation, MatrixOperation) and operation.result == GEMM.result
+
+
+def product_of(problem: Problem) -> Gemm | None:
+    """The matrix product that a problem is, or begins with; None where there is none."""
+    if isinstance(problem, Gemm):
+        return problem if multiplies(problem.defined) else None
+    if problem.defined.product != GEMM.name:
+        return None
+    m, n, k = problem.shape
+    shared = {name: getattr(problem, name) for name in _FIELDS[3:]}
+    return Gemm(m, n, k, **shared)
 
 
 def gemm_from_key(key: Mapping[str, Any]) -> Gemm:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from autotune.arrays.library import Descriptor, Library
+    from autotune.operations.operation import Operation, Problem
     from autotune.serving.clock import Clock
     from autotune.serving.kernel import Kernel
     from autotune.serving.loading import Contender
@@ -48,16 +49,16 @@ ANY = ""
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A product of two matrices that kernels may compute.
+    """A product of two matrices, or a layer, that kernels may compute.
 
     Attributes:
         problem: what it is; its layout says which operands kernels take turned, as they are
             stored.
-        contest: says who computes it. A kernel is ``kernel(a, b, out, alpha, beta)`` of operands
-            as they are stored.
+        contest: says who computes it. A kernel of a product is ``kernel(a, b, out, alpha, beta)``
+            of operands as they are stored.
     """
 
-    problem: Gemm
+    problem: Problem
     contest: Contest
 
 
@@ -67,8 +68,9 @@ def serve(
     b: Descriptor,
     caller: str,
     accepts: Callable[[Gemm], str | None] | None = None,
+    layer: Operation | None = None,
 ) -> Served | None:
-    """Choose who computes the product of two matrices; None where no kernel can.
+    """Choose who computes the product of two matrices, or a layer; None where no kernel can.
 
     Nothing is copied for it: what a kernel cannot read where it lies is left to the library, too.
 
@@ -79,18 +81,22 @@ def serve(
         caller: the function that was called, for the log.
         accepts: the accuracy class that a problem is to be served in, empty for the usual one, or
             None where it is not; no function takes all.
+        layer: the operation of which this is the product; None where nothing follows it.
     """
     found = _problem_of(library, a, b)
     if found is None:
         kinds = f"{tuple(a.shape)} of {a.dtype} by {tuple(b.shape)} of {b.dtype}"
         log_product(caller, None, "", f"{kinds}: {_LEFT}no kernel takes them as they lie")
         return None
-    problem, target = found
-    accuracy = "" if accepts is None else accepts(problem)
+    product, target = found
+    accuracy = "" if accepts is None else accepts(product)
     if accuracy is None:
-        log_product(caller, problem, target, f"{_LEFT}not selected")
+        log_product(caller, product, target, f"{_LEFT}not selected")
         return None
-    problem = of_class(problem, accuracy, target)
+    problem: Problem = product = of_class(product, accuracy, target)
+    if layer is not None:
+        fields = {"dtype": product.dtype, "layout": product.layout, "accuracy": product.accuracy}
+        problem = layer.at(product.shape, **fields)
     contest = contest_of(problem, target, library.name, caller)
     return None if contest is None else Served(problem, contest)
 
@@ -143,7 +149,7 @@ def _offered(target: str) -> list[str]:
     return accuracies_of(catalog(target).values())
 
 
-def contest_of(problem: Gemm, target: str, library: str, caller: str) -> Contest | None:
+def contest_of(problem: Problem, target: str, library: str, caller: str) -> Contest | None:
     """The one contest of a problem; None where no kernel can compute it.
 
     Args:
@@ -170,7 +176,9 @@ def contest_of(problem: Gemm, target: str, library: str, caller: str) -> Contest
     return contest
 
 
-def new_contest(problem: Gemm, target: str, library: str, *, timed: bool = True) -> Contest | None:
+def new_contest(
+    problem: Problem, target: str, library: str, *, timed: bool = True
+) -> Contest | None:
     """A contest of calls that are not those of the product alone, and that nothing is known of.
 
     None where no kernel can take part.
@@ -186,7 +194,7 @@ def new_contest(problem: Gemm, target: str, library: str, *, timed: bool = True)
     return Contest(problem, target, library, found, clock, kept=False) if found else None
 
 
-def measured_kernel(problem: Gemm, target: str, caller: str) -> Kernel | None:
+def measured_kernel(problem: Problem, target: str, caller: str) -> Kernel | None:
     """The kernel that is known to be faster than the library that it was measured beside.
 
     None where none is, or nothing is known; then nothing is measured in calls.
@@ -236,7 +244,7 @@ def _problem_of(library: Library, a: Descriptor, b: Descriptor) -> tuple[Gemm, s
     return Gemm(*products.sizes, dtype, layout=products.layout), HOMES[memory]
 
 
-def _make_contest(problem: Gemm, target: str, library: str) -> tuple[Contest | None, str]:
+def _make_contest(problem: Problem, target: str, library: str) -> tuple[Contest | None, str]:
     """The contest of a problem, if kernels can compute it, and what is known or why not."""
     found, reason = _contenders(problem, target)
     if not found:
@@ -250,7 +258,7 @@ def _make_contest(problem: Gemm, target: str, library: str) -> tuple[Contest | N
     return Contest(problem, target, library, found, clock, used=used), known
 
 
-def _find_known(problem: Gemm, target: str) -> tuple[Kernel | None, str]:
+def _find_known(problem: Problem, target: str) -> tuple[Kernel | None, str]:
     """The kernel that is known to be faster than any library, or why there is none."""
     found, reason = _contenders(problem, target)
     if not found:
@@ -264,7 +272,7 @@ def _clock(target: str) -> Clock | None:
     return make_target(target).clock() if is_on(VARIABLE) else None
 
 
-def _contenders(problem: Gemm, target: str) -> tuple[Sequence[Contender], str]:
+def _contenders(problem: Problem, target: str) -> tuple[Sequence[Contender], str]:
     """The kernels that may be the fastest, or why there are none."""
     try:
         chosen, request = make_target(target), request_of(problem, target, match="nearest")
@@ -277,7 +285,7 @@ def _contenders(problem: Gemm, target: str) -> tuple[Sequence[Contender], str]:
 
 
 def _knowledge(
-    contender: Contender, problem: Gemm, target: str, library: str
+    contender: Contender, problem: Problem, target: str, library: str
 ) -> tuple[bool | None, str]:
     """True if a kernel is known to be faster than the library; None where that is not known."""
     match = contender.found.match

@@ -28,7 +28,7 @@ from autotune.store.record import IN_CALLS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
     from autotune.serving.background import Workers
     from autotune.serving.clock import Clock, Reading
     from autotune.serving.kernel import Kernel
@@ -64,7 +64,7 @@ _HOPELESS = 2.0
 _log = logging.getLogger(__name__)
 
 
-def is_faster(ratio: float, seconds: float, problem: Gemm, target: str, least: float) -> bool:
+def is_faster(ratio: float, seconds: float, problem: Problem, target: str, least: float) -> bool:
     """True if a kernel is so much faster than the library that it may take its place.
 
     Args:
@@ -178,7 +178,7 @@ class Contest:
 
     def __init__(
         self,
-        problem: Gemm,
+        problem: Problem,
         target: str,
         library: str,
         contenders: Sequence[Contender],
@@ -205,7 +205,7 @@ class Contest:
         self.winner: Kernel | None = None
 
     @classmethod
-    def won_by(cls, problem: Gemm, target: str, kernel: Kernel) -> Contest:
+    def won_by(cls, problem: Problem, target: str, kernel: Kernel) -> Contest:
         """A contest that is over: a kernel is known to be faster."""
         made = cls(problem, target, "", (), None)
         made.winner = kernel

@@ -25,7 +25,7 @@ from autotune.core.reading import read_regular
 from autotune.core.suggestions import must_be
 from autotune.core.writing import check_lines
 from autotune.operations.operation import Operation
-from autotune.operations.problem import MatrixOperation, Problem
+from autotune.operations.problem import Problem
 from autotune.store import strict_json
 from autotune.targets.families import find_operation
 
@@ -176,6 +176,6 @@ def _used(document: Any, defined: Operation) -> UsedShape | None:
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not weight > 0:
         raise InputError(f"weight must be a number above 0, got {weight!r:.40}")
     fields = {name: document[name] for name in _FIELDS if name in document}
-    if "layout" in fields and not isinstance(defined, MatrixOperation):
+    if "layout" in fields and not defined.laid_out:
         raise InputError(f"layout is for matrix products, and {defined.name} is none")
     return UsedShape(defined.at(defined.parse_shape(shape), **fields), target, weight)

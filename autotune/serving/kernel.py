@@ -22,13 +22,14 @@ and returns the output; of matrix products ``kernel(a, b, out, alpha, beta, stre
 
 @runtime_checkable
 class Launching(Protocol):
-    """A bound kernel of products that gives its unchecked launches."""
+    """A bound kernel that gives its unchecked launches."""
 
     def launch_on(self, device: int) -> Callable[..., None]:
-        """``launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)`` on a device, all as numbers.
+        """``launch(*operands, *scalars, stream=None)`` on a device, all as numbers.
 
-        Addresses are those of the operands as stored, leading dimensions count elements, and the
-        stream is a handle.
+        Of a product that is ``launch(a, lda, b, ldb, c, ldc, alpha, beta, stream)``. Addresses
+        are those of the operands as stored, leading dimensions count elements, and the stream is
+        a handle.
 
         Args:
             device: the driver's number.

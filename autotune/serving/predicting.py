@@ -26,7 +26,7 @@ from autotune.model import (
     threads_of,
     with_copies,
 )
-from autotune.operations.problem import Gemm, multiplies
+from autotune.operations.problem import product_of
 from autotune.serving.fitting import Fits
 from autotune.store import PortfolioHead
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from autotune.core.device import Device
     from autotune.families.family import KernelFamily
     from autotune.model import Choice, Entry, Expectation, Key, Portfolio
-    from autotune.operations.problem import Problem
+    from autotune.operations.problem import Gemm, Problem
     from autotune.store import RecordSource
 
 
@@ -88,6 +88,9 @@ class Prediction(NamedTuple):
 class Predictor:
     """Chooses for problems of one operation on one device; from any thread.
 
+    A product with something after it is served by the programs that are best for the product,
+    compiled with what follows.
+
     The device's own portfolio predicts, or the one of the device most like it; of `portfolios`,
     the preferred first, a head's is decoded when it is needed.
     """
@@ -121,16 +124,17 @@ class Predictor:
 
     def favourites(self, problem: Problem) -> Iterator[Prediction]:
         """Valid candidates, the one whose predicted time is least first."""
-        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+        product = product_of(problem)
+        if product is None or (ranked := self._ranked(product)) is None:
             return
-        if (ranked := self._ranked(problem)) is None:
-            return
-        choices = self._valid_choices(ranked.chooser, problem)
+        choices = self._valid_choices(ranked.chooser, product)
         first = next(choices, None)
         if first is None:  # of the calls that are kept, which are not all of these programs
-            choices = self._moved_choices(ranked.chooser, problem)
+            choices = self._moved_choices(ranked.chooser, product)
         begun = () if first is None else (first,)
         for entry, candidate, seconds, spread in itertools.chain(begun, choices):
+            if product is not problem:  # with what follows it is compiled anew
+                entry = replace(entry, binary=None, support=None)
             yield Prediction(candidate, entry, ranked.portfolio, seconds, spread, ranked.whose)
 
     def by_limits(self, problem: Problem, default: str) -> Candidate | None:
@@ -139,14 +143,14 @@ class Predictor:
         The estimate where nothing was measured; None where no family has [work]. The family
         `default` serves where others do not promise much more.
         """
-        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
+        if (product := product_of(problem)) is None:
             return None
-        key = (*_kind(problem), default)
+        key = (*_kind(product), default)
         with self._lock:
             if key not in self._points:
-                self._points[key] = self._chooser_of_points(problem, default)
+                self._points[key] = self._chooser_of_points(product, default)
             chooser = self._points[key]
-        choices = () if chooser is None else self._valid_choices(chooser, problem)
+        choices = () if chooser is None else self._valid_choices(chooser, product)
         return next((choice.candidate for choice in choices), None)
 
     def portfolio(self, problem: Gemm) -> Portfolio | None:
@@ -155,13 +159,12 @@ class Predictor:
 
     def prior(self, problem: Problem) -> dict[str, Expectation]:
         """Expected times of all configurations of the families that were measured, by name."""
-        if not isinstance(problem, Gemm) or not multiplies(problem.defined):
-            return {}
-        if (portfolio := self.portfolio(problem)) is None:
+        product = product_of(problem)
+        if product is None or (portfolio := self.portfolio(product)) is None:
             return {}
         limits = self._device.limits
         found = {
-            name: expected_log_time(self._families[name], prices, problem, limits)
+            name: expected_log_time(self._families[name], prices, product, limits)
             for name, prices in portfolio.families.items()
             if name in self._families
         }

@@ -73,7 +73,7 @@ class Resident:
         self.programs = ProgramCache.of(place)
         self.device = self._device(problem)
         self._layers = layer_states(self.device.fingerprint.kind)
-        self.families = self._catalog()
+        self.families = self._catalog(self._operation.name)
         self.fits = Fits(self.families, self.device.limits)
         self.sources = kept_sources(place.database, self.device.fingerprint.kind)
         self.found: dict[tuple[Problem, str], Any] = {}
@@ -82,9 +82,10 @@ class Resident:
     @functools.cached_property
     def predictor(self) -> Predictor:
         """Chooses for problems without records."""
-        return predictor_of(
-            self.sources, self._operation.name, self._target.name, self.families, self.device
-        )
+        operation, families = self._operation.name, self.families
+        if product := self._operation.product:  # of which families of the same names were timed
+            operation, families = product, self._catalog(product).only(families)
+        return predictor_of(self.sources, operation, self._target.name, families, self.device)
 
     @functools.cached_property
     def shapes(self) -> frozenset[tuple[object, ...]]:
@@ -113,7 +114,7 @@ class Resident:
                 return False
         if now and layer_states(self.device.fingerprint.kind) != self._layers:
             return False
-        if self._catalog().digests != self.families.digests:
+        if self._catalog(self._operation.name).digests != self.families.digests:
             return False
         self._wait(time.monotonic() + LOOK_AGAIN_S)
         return True
@@ -126,12 +127,10 @@ class Resident:
     def _device(self, problem: Problem) -> Device:
         return self._target.runnable(self._target.device(problem, self._name))
 
-    def _catalog(self) -> Families:
+    def _catalog(self, operation: str) -> Families:
         # Digests are kept with the programs, where this process may write.
         name, keep = self._target.name, self.programs.folder / self._target.name
-        return catalog(
-            name, self._operation.name, self._extra, keep, languages=self._languages, strict=False
-        )
+        return catalog(name, operation, self._extra, keep, languages=self._languages, strict=False)
 
 
 _RESIDENT: dict[Hashable, Resident] = session.keep("look-ups", {})

@@ -15,13 +15,23 @@ except ImportError as error:
         "machine from pytorch.org"
     ) from error
 
-from autotune.torch.operator import Linear, convert, linear, mm
+from autotune.torch.operator import Linear, convert, gated, linear, mm
 from autotune.torch.rules import register as _register
 from autotune.torch.switch import Selection, disable, enable, use_tuned
 
 _register()
 
-__all__ = ["Linear", "Selection", "convert", "disable", "enable", "linear", "mm", "use_tuned"]
+__all__ = [
+    "Linear",
+    "Selection",
+    "convert",
+    "disable",
+    "enable",
+    "gated",
+    "linear",
+    "mm",
+    "use_tuned",
+]
 
 
 def __dir__() -> list[str]:

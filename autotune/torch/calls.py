@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from autotune.arrays.libraries import plain_library
 from autotune.arrays.library import Descriptor
@@ -22,6 +21,7 @@ from autotune.serving.kernel import Launching
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.operations.operation import Operation, Problem
     from autotune.operations.problem import Gemm
     from autotune.runtime.choosing import Served
     from autotune.serving.kernel import BoundKernel, Kernel
@@ -54,28 +54,28 @@ class TensorCalls:
 
 
 class TensorProduct:
-    """A product of two matrices by a kernel or by PyTorch, whichever is faster.
+    """A product of two matrices, or a layer, by a kernel or by PyTorch, whichever is faster.
 
     A product to which something is added is a contest of its own: PyTorch adds within its
     product, a kernel's is read once more.
 
     Args:
         served: the problem, and who computes it.
-        calls_of: makes the calls of a kernel.
+        calls_of: makes the calls of a kernel: of a product `TensorCalls`.
     """
 
     __slots__ = ("_added", "_calls", "_calls_of", "_served", "layout")
 
-    def __init__(self, served: Served, calls_of: Callable[[Kernel], TensorCalls]) -> None:
+    def __init__(self, served: Served, calls_of: Callable[[Kernel], Any]) -> None:
         self.layout = served.problem.layout
         self._served = served
         self._calls_of = calls_of
-        self._calls: dict[int, TensorCalls] = {}
+        self._calls: dict[int, Any] = {}
         self._added: Contest | None = None
 
     def compute(
         self,
-        ours: Callable[[TensorCalls], Any],
+        ours: Callable[[Any], Any],
         theirs: Call,
         like: Any,
         *,
@@ -101,16 +101,14 @@ class TensorProduct:
         except OperandError:  # of an odd address, say, which PyTorch minds less
             return theirs()
 
-    def by_kernel(
-        self, ours: Callable[[TensorCalls], Any], theirs: Call, like: Any, **how: bool
-    ) -> Any:
+    def by_kernel(self, ours: Callable[[Any], Any], theirs: Call, like: Any, **how: bool) -> Any:
         """The product by a kernel, whichever is faster, if one takes the tensors."""
         try:
             return ours(self._of(self._served.contest.best()))
         except OperandError:
             return theirs()
 
-    def _of(self, kernel: Kernel) -> TensorCalls:
+    def _of(self, kernel: Kernel) -> Any:
         calls = self._calls.get(id(kernel))
         if calls is None:  # the kernel stays with the contest
             calls = self._calls[id(kernel)] = self._calls_of(kernel)
@@ -168,40 +166,65 @@ def layer_of(rows: Any, weight: Any, caller: str) -> TensorProduct | None:
 def _make_product(*key: Any) -> TensorProduct | None:
     """The product of plain tensors that lie as `product_of` says."""
     *described, caller, accepts = key
-    tensors = plain_library(torch.Tensor)
-    assert tensors is not None
-    # Whether gradients are wanted is not for kernels to know, which are called below all that.
-    a, b = (
-        Descriptor(shape, strides, dtype, (device, False, False))
-        for shape, strides, dtype, device in (described[:4], described[4:])
-    )
-    found = serve(tensors, a, b, caller, accepts)
-    if found is None:
-        return None
-    problem, contest = found.problem, found.contest
-    if contest.over and contest.winner is None and not contest.counts:
-        return None
+    a, b = (descriptor(*each) for each in (described[:4], described[4:]))
 
-    def calls_of(kernel: Kernel) -> TensorCalls:
+    def calls_of(problem: Problem, kernel: Kernel) -> TensorCalls:
         if a.place[0].type == "cpu":
             return _host_calls(problem, kernel.bound)
         return _launches(problem, kernel, a, b)
 
-    product = TensorProduct(found, calls_of)
+    return served_product(
+        a, b, caller, accepts, calls_of, functools.partial(_PRODUCTS.__setitem__, key)
+    )
 
-    def change() -> None:
-        _PRODUCTS[key] = None if contest.is_librarys else product
 
-    contest.on_change(change)
+def descriptor(shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> Descriptor:
+    """The descriptor of a tensor.
+
+    Whether gradients are wanted is not for kernels to know, which are called below all that.
+    """
+    return Descriptor(shape, strides, dtype, (device, False, False))
+
+
+def served_product(
+    a: Descriptor,
+    b: Descriptor,
+    caller: str,
+    accepts: Callable[[Gemm], bool] | None,
+    calls_of: Callable[[Problem, Kernel], Any],
+    settle: Callable[[TensorProduct | None], None],
+    layer: Operation | None = None,
+) -> TensorProduct | None:
+    """The product of tensors that lie alike, or a layer; None leaves it to PyTorch.
+
+    Args:
+        a: A.
+        b: B.
+        caller: the function that was called, for the log.
+        accepts: which products may be served; None takes all.
+        calls_of: makes the calls of a kernel.
+        settle: takes what replaces it later.
+        layer: what follows the product.
+    """
+    tensors = plain_library(torch.Tensor)
+    assert tensors is not None
+    found = serve(tensors, a, b, caller, accepts, layer)
+    if found is None:
+        return None
+    contest = found.contest
+    if contest.over and contest.winner is None and not contest.counts:
+        return None
+    product = TensorProduct(found, functools.partial(calls_of, found.problem))
+    contest.on_change(lambda: settle(None if contest.is_librarys else product))
     return product
 
 
 _PRODUCTS = Remembered(_make_product)
 
 
-def _host_calls(problem: Gemm, kernel: BoundKernel) -> TensorCalls:
+def _host_calls(problem: Problem, kernel: BoundKernel) -> TensorCalls:
     """Calls of a kernel that takes NumPy's arrays."""
-    shape, layout = problem.c_shape, problem.layout
+    shape, layout = problem.operands[-1].shape, problem.layout
     dtype = getattr(torch, problem.dtype)
     empty, device = torch.empty, torch.device("cpu")  # not where the program's default is
 
@@ -216,7 +239,7 @@ def _host_calls(problem: Gemm, kernel: BoundKernel) -> TensorCalls:
     return TensorCalls(layout, of_stored, turning(of_stored, layout))
 
 
-def _launches(problem: Gemm, kernel: Kernel, a: Descriptor, b: Descriptor) -> TensorCalls:
+def _launches(problem: Problem, kernel: Kernel, a: Descriptor, b: Descriptor) -> TensorCalls:
     """Calls of a kernel of a GPU."""
     layout, bound = problem.layout, kernel.bound
     launched = functools.partial(_launched, problem, bound, a, b)
@@ -224,7 +247,7 @@ def _launches(problem: Gemm, kernel: Kernel, a: Descriptor, b: Descriptor) -> Te
 
 
 def _launched(
-    problem: Gemm, kernel: BoundKernel, a: Descriptor, b: Descriptor, usual: Call
+    problem: Problem, kernel: BoundKernel, a: Descriptor, b: Descriptor, usual: Call
 ) -> Call:
     """Calls of a kernel of a GPU: where tensors lie alike, all that is new are their addresses.
 
@@ -235,16 +258,13 @@ def _launched(
         b: how B lies.
         usual: the same calls, with a look at the operands in each.
     """
-    leading = [_leading(lies, stored) for lies, stored in zip((a, b), problem.layout, strict=True)]
+    leading = [leading_of(look, how) for look, how in zip((a, b), problem.layout, strict=True)]
     device = a.place[0]
-    if _raw_stream is None or None in leading or not isinstance(kernel, Launching):
+    unchecked = None if None in leading else launch_of(kernel, device)
+    if unchecked is None:
         return usual
-    try:
-        launch = kernel.launch_on(device.index)
-    except OperandError:  # the usual calls say so as well
-        return usual
-    stream, number, empty = _raw_stream, device.index, torch.empty
-    shape, dtype = problem.c_shape, a.dtype
+    (launch, stream), number, empty = unchecked, device.index, torch.empty
+    shape, dtype = problem.operands[-1].shape, a.dtype
     (lda, ldb), ldc = leading, shape[1]
 
     def call(a: Any, b: Any, out: Any = None, alpha: float = 1.0, beta: float = 0.0) -> Any:
@@ -258,7 +278,17 @@ def _launched(
     return call
 
 
-def _leading(look: Descriptor, stored: str) -> int | None:
+def launch_of(kernel: BoundKernel, device: torch.device) -> tuple[Call, Call] | None:
+    """The unchecked launch of a kernel of a GPU, and the stream to pass it; None without one."""
+    if _raw_stream is None or not isinstance(kernel, Launching):
+        return None
+    try:
+        return kernel.launch_on(device.index), _raw_stream
+    except OperandError:  # the usual calls say so as well
+        return None
+
+
+def leading_of(look: Descriptor, stored: str) -> int | None:
     """Elements from one stored row to the next; None where that is for a closer look to say."""
     lines = zip(look.shape, look.strides, strict=True)
     (rows, leading), (columns, step) = lines if stored == "n" else reversed([*lines])
@@ -272,53 +302,15 @@ def _leading(look: Descriptor, stored: str) -> int | None:
 def plain_mm(a: Tensor, b: Tensor) -> Tensor:
     """The product of plain tensors, by a kernel or by PyTorch."""
     product = product_of(a, b, "torch mm")
-    if product is None or not _is_exact(a):
+    if product is None or not is_exact(a):
         return torch.mm(a, b)
     made: Tensor = product.compute(lambda calls: calls.call(a, b), lambda: torch.mm(a, b), a)
     return made
 
 
-def plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The same of a linear layer, whose weights are stored transposed."""
-    fits = input.dim() >= 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
-    if not fits or (bias is not None and not _is_usual(bias, weight)) or not _is_exact(input):
-        return functional.linear(input, weight, bias)
-    rows = input if input.dim() == 2 else input.reshape(-1, weight.shape[1])
-    product = layer_of(rows, weight, "torch linear")
-    if product is None:
-        return functional.linear(input, weight, bias)
-
-    def ours(calls: TensorCalls) -> Tensor:
-        if calls.layout == "nt":
-            made = calls.of_stored(rows, weight)
-        else:
-            made = calls.call(rows, weight.t())
-        if bias is not None:
-            made.add_(bias)
-        result: Tensor = made if rows is input else made.view(*input.shape[:-1], -1)
-        return result
-
-    def theirs() -> Tensor:
-        result: Tensor = functional.linear(input, weight, bias)
-        return result
-
-    made: Tensor = product.compute(ours, theirs, rows, added=bias is not None)
-    return made
-
-
-def _is_exact(operand: Tensor) -> bool:
+def is_exact(operand: Tensor) -> bool:
     """True if PyTorch's products are exact: it is left what it is set to round."""
     return operand.dtype is not torch.float32 or torch_is_exact(torch, operand.device.type)
-
-
-def _is_usual(bias: Tensor, weight: Tensor) -> bool:
-    """True if a bias is what adding it to a result of the weight's dtype needs."""
-    return (
-        adds_apart(bias.dtype)
-        and bias.dtype is weight.dtype
-        and bias.shape == weight.shape[:1]
-        and bias.device == weight.device
-    )
 
 
 def adds_apart(dtype: torch.dtype) -> bool:

@@ -1,4 +1,4 @@
-"""The operators ``autotune::mm`` and ``autotune::linear``, functions that call them, and a layer.
+"""The operators ``autotune::mm``, ``linear`` and ``layer``, functions that call them, a module.
 
 Operators are what `torch.compile`, autocast and `torch.func` know. A function of the same name
 calls the kernel straight away where nothing of PyTorch's has a say, and so does the operator once
@@ -24,7 +24,8 @@ from autotune.arrays.watching import (
     is_transformed,
     is_watched,
 )
-from autotune.torch.calls import plain_linear, plain_mm
+from autotune.torch.calls import plain_mm
+from autotune.torch.layers import Following, check_activation, composed, plain_layer, plain_linear
 
 NAMESPACE = torch.library.Library("autotune", "DEF")
 NAMESPACE.define("mm(Tensor a, Tensor b) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
@@ -32,8 +33,14 @@ NAMESPACE.define(
     "linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
+NAMESPACE.define(
+    "layer(Tensor input, Tensor weight, Tensor? row_scale, Tensor? column_scale, Tensor? bias, "
+    "str? activation, Tensor? multiply, Tensor? residual) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
 MM = torch.ops.autotune.mm.default
 LINEAR = torch.ops.autotune.linear.default
+LAYER = torch.ops.autotune.layer.default
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
@@ -53,19 +60,109 @@ def mm(a: Tensor, b: Tensor) -> Tensor:
     return torch.mm(a, b)
 
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    activation: str | None = None,
+    multiply: Tensor | None = None,
+    residual: Tensor | None = None,
+    row_scale: Tensor | None = None,
+    column_scale: Tensor | None = None,
+) -> Tensor:
     """`torch.nn.functional.linear`, by a tuned kernel where one was measured for the matrices.
+
+    What follows it in a model, if given, is computed by the same kernel where that is faster:
+    ``activation(row_scale * column_scale * (input @ weight.t()) + bias) * multiply + residual``.
+    Results are those of PyTorch's operators, but rounded once. Where gradients are wanted, the
+    product may be a kernel's, and PyTorch's operators compute what follows.
 
     Args:
         input: ... x N.
         weight: K x N.
-        bias: K; None adds nothing.
+        bias: K; None, here and below, leaves it out.
+        activation: "relu", "gelu", "gelu_tanh", "silu" or "sigmoid"; "gelu" is exact, by the
+            error function.
+        multiply: ... x K, multiplies the activated result: the other half of a gated pair.
+        residual: ... x K, is added last.
+        row_scale: ... x 1, scales each row of the product.
+        column_scale: K, scales each column of it.
+
+    Raises:
+        InputError: there is no such activation.
     """
+    if not (activation is multiply is residual is row_scale is column_scale is None):
+        check_activation(activation)
+        following = Following(row_scale, column_scale, bias, activation, multiply, residual)
+        return _layer(input, weight, following)
     if is_watched() or is_profiled():
         return _seen(LINEAR, functional.linear, linear, LinearProduct, input, weight, bias)
     if is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias)):
         return eager_linear(input, weight, bias)
     return functional.linear(input, weight, bias)
+
+
+def gated(
+    input: Tensor,
+    gate_weight: Tensor,
+    up_weight: Tensor,
+    *,
+    activation: str = "silu",
+    gate_bias: Tensor | None = None,
+    up_bias: Tensor | None = None,
+) -> Tensor:
+    """``activation(input @ gate_weight.t()) * (input @ up_weight.t())``, as in SwiGLU and GeGLU.
+
+    Two products, the second of which applies activation and gate (`linear` with `multiply`).
+    Shazeer, "GLU variants improve Transformer", arXiv 2002.05202.
+
+    Args:
+        input: ... x N.
+        gate_weight: K x N.
+        up_weight: K x N.
+        activation: as for `linear`.
+        gate_bias: K, is added before the activation.
+        up_bias: K, is added to the other product.
+
+    Raises:
+        InputError: there is no such activation.
+    """
+    up = linear(input, up_weight, up_bias)
+    return linear(input, gate_weight, gate_bias, activation=activation, multiply=up)
+
+
+def _layer(input: Tensor, weight: Tensor, following: Following) -> Tensor:
+    """A layer with more than a bias after its product."""
+    given = [input, weight, *(each for each in following.tensors if each is not None)]
+    known = all(has_plain_class(each) for each in given)
+    wanted = torch.is_grad_enabled() and any(each.requires_grad for each in given)
+    if torch.compiler.is_compiling():
+        if wanted or not known:
+            return composed(linear, input, weight, following)
+        return LAYER(input, weight, *following)
+    if wanted or not known or is_forward() or is_transformed() or is_traced():
+        return composed(linear, input, weight, following)
+    if casts() and torch.is_autocast_enabled(input.device.type):
+        return layer_under_autocast(input.device.type, input, weight, following)
+    if is_watched() or is_profiled():
+        return LAYER(input, weight, *following)
+    if all(is_plain(each) for each in given):
+        return plain_layer(input, weight, following)
+    return composed(functional.linear, input, weight, following)
+
+
+def layer_under_autocast(
+    device: str, input: Tensor, weight: Tensor, following: Following
+) -> Tensor:
+    """A layer under autocast: operands of the product, and the bias, in the dtype that is set.
+
+    What follows is as it was given, and PyTorch promotes, as it does without.
+    """
+    dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):
+        given = following._replace(bias=_as(following.bias, dtype, device))
+        return _layer(_as(input, dtype, device), _as(weight, dtype, device), given)
 
 
 def _seen(

@@ -13,8 +13,10 @@ from torch.utils.flop_counter import register_flop_formula
 
 from autotune.arrays.watching import is_forward, keys_of_plain
 from autotune.runtime.multiplying import matmul
-from autotune.torch.calls import plain_linear, plain_mm
+from autotune.torch.calls import plain_mm
+from autotune.torch.layers import Following, composed, plain_layer, plain_linear
 from autotune.torch.operator import (
+    LAYER,
     LINEAR,
     MM,
     NAMESPACE,
@@ -22,6 +24,7 @@ from autotune.torch.operator import (
     Mm,
     eager_linear,
     eager_mm,
+    layer_under_autocast,
     linear,
     many_linear,
     many_mm,
@@ -56,6 +59,7 @@ def register() -> None:
         for device in _DEVICES:
             cast = functools.partial(under_autocast, device.lower(), operator)
             NAMESPACE.impl(name, cast, f"Autocast{device}")
+    _register_layers()
     if hasattr(library, "get_kernel"):  # PyTorch 2.9
         _register_short_ways()
     _register_scripts()
@@ -67,10 +71,63 @@ def _mm_flop(a: tuple[int, ...], b: tuple[int, ...], **options: Any) -> int:
 
 
 def _linear_flop(
-    input: tuple[int, ...], weight: tuple[int, ...], bias: Any = None, **options: Any
+    input: tuple[int, ...], weight: tuple[int, ...], *following: Any, **options: Any
 ) -> int:
-    """The same of a layer, without its bias."""
+    """The same of a layer, without what follows its product."""
     return 2 * math.prod(input) * weight[0]
+
+
+def _register_layers() -> None:
+    """Rules of layers, which are compositions but for plain tensors without gradients."""
+    library = torch.library
+
+    def of_pytorch(input: Tensor, weight: Tensor, *following: Any) -> Tensor:
+        return composed(functional.linear, input, weight, Following(*following))
+
+    def plain(input: Tensor, weight: Tensor, *following: Any) -> Tensor:
+        return plain_layer(input, weight, Following(*following))
+
+    def differentiable(*given: Any) -> Tensor:
+        tensors = [each for each in given if isinstance(each, Tensor)]
+        if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
+            return composed(LINEAR, given[0], given[1], Following(*given[2:]))
+        with torch._C._AutoDispatchBelowAutograd():
+            made: Tensor = LAYER(*given)
+            return made
+
+    def stacked(info: Any, dims: Any, input: Tensor, weight: Tensor, *rest: Any) -> Any:
+        lead = input.dim() - 1 - (dims[0] is not None)
+        following, along = Following(*rest), Following(*dims[2:])
+
+        def product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+            dim, bias = (None, None) if bias is None else (along.bias, following.bias)
+            return many_linear(LINEAR, (*dims[:2], dim), input, weight, bias)
+
+        # What follows meets the product's last dimensions.
+        first = [
+            each if dim is None else each.movedim(dim, 0)
+            for each, dim in zip(rest, along, strict=True)
+        ]
+        parts = Following(*first)
+        for name in ("column_scale", "bias"):
+            vectors = getattr(parts, name)
+            if vectors is not None and vectors.dim() > 1:
+                vectors = vectors.reshape(len(vectors), *[1] * lead, -1)
+                parts = parts._replace(**{name: vectors})
+        return composed(product, input, weight, parts), 0
+
+    library.register_fake("autotune::layer", of_pytorch, lib=NAMESPACE)
+    library.register_vmap("autotune::layer", stacked, lib=NAMESPACE)
+    register_flop_formula(torch.ops.autotune.layer)(_linear_flop)
+    NAMESPACE.impl("layer", of_pytorch, "CompositeExplicitAutograd")
+    for device in _DEVICES:
+
+        def cast(input: Tensor, weight: Tensor, *rest: Any, kind: str = device.lower()) -> Tensor:
+            return layer_under_autocast(kind, input, weight, Following(*rest))
+
+        NAMESPACE.impl("layer", plain, device)
+        NAMESPACE.impl("layer", differentiable, f"Autograd{device}")
+        NAMESPACE.impl("layer", cast, f"Autocast{device}")
 
 
 def _stacked(many: Any, operator: Any, info: Any, dims: Any, *tensors: Tensor | None) -> Any:

@@ -26,6 +26,7 @@ from autotune.core.suggestions import must_be
 from autotune.operations.accuracy import refuse_unknown
 from autotune.runtime.product_log import log_product
 from autotune.torch.calls import TensorCalls, adds_apart, product_of
+from autotune.torch.layers import sum_of
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Gemm
@@ -39,6 +40,10 @@ class Keeper(Protocol):
 
     def product(self, a: Any, b: Any) -> Compute | None:
         """Function that computes a product now; None lets PyTorch."""
+        ...
+
+    def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
+        """Function that computes ``a @ b + c`` now by one kernel; None lets PyTorch."""
         ...
 
 
@@ -118,6 +123,12 @@ def _sum(keeper: Keeper, original: Any) -> Any:
             made = calls.call(a, b, out, alpha)
             return made if beta == 0 else made.add_(c, alpha=beta)
 
+        if not adds_apart(a.dtype) and not options and _is_one(alpha) and _is_one(beta):
+            compute = keeper.sum(a, b, c)
+            if compute is None:
+                return theirs()
+            added = (None, None, c, None, None) if c.dim() == 1 else (None, None, None, None, c)
+            return compute(lambda call: call(a, b.t(), added), theirs, a)
         compute = keeper.product(a, b)
         if compute is None or not _adds(c, a, b, alpha, beta):
             return theirs()
@@ -129,6 +140,10 @@ def _sum(keeper: Keeper, original: Any) -> Any:
 
 
 GATES = {"mm": _product, "mm.out": _product, "addmm": _sum, "addmm.out": _sum}
+
+
+def _is_one(scalar: Any) -> bool:
+    return isinstance(scalar, int | float) and scalar == 1
 
 
 def _holds(out: Any, a: Any, b: Any, *others: Any) -> bool:
@@ -341,6 +356,12 @@ class _Switch:
         accepts = self._accepts_rounded.get(a.device.type)
         found = None if accepts is None else product_of(a, b, _CALLER, accepts)
         return None if found is None else found.by_kernel
+
+    def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
+        """Function that computes ``a @ b + c`` of 16-bit tensors; None lets PyTorch."""
+        accepts = self._accepts.get(a.device.type)
+        found = None if accepts is None else sum_of(a, b, c, _CALLER, accepts)
+        return None if found is None else found.compute
 
     def _change(self, selections: list[Selection]) -> None:
         self._selections = selections

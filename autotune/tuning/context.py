@@ -79,7 +79,11 @@ class DeviceContext:
     def predictor(self, operation: str) -> Predictor:
         """The cost models of an operation on the device."""
         sources = record_sources(self.store.path, self.device.fingerprint.kind)
-        return predictor_of(sources, operation, self.target.name, self.families, self.device)
+        families, name = self.families, self.target.name
+        if product := next((each.defined.product for each in families.values()), ""):
+            of_product = load_families(target=name, operation=product)
+            families = {each: of_product[each] for each in families if each in of_product}
+        return predictor_of(sources, product or operation, name, families, self.device)
 
 
 @dataclass(frozen=True, slots=True)

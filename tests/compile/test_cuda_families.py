@@ -232,8 +232,11 @@ def test_presets_spill_nothing(name: str, preset: str, layout: str) -> None:
 ABLE = [name for name, family in catalog("cuda").items() if family.epilogue]
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("operation", ["linear_relu", "gated"])
+LAYERS = ["layer_bias_gelu", "layer_row_scale_silu_multiply", "layer_gelu_tanh_residual"]
+
+
+@pytest.mark.sampled(10)
+@pytest.mark.parametrize("operation", ["linear_relu", "gated", *LAYERS])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", [*ABLE, "plain"])
 def test_defaults_compile(name: str, dtype: str, operation: str, tmp_path: Path) -> None:

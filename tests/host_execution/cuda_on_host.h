@@ -36,11 +36,14 @@
 #define __restrict__ __restrict
 #define __grid_constant__
 
+using std::erf;
 using std::exp;
 using std::fma;
 using std::max;
 using std::min;
 using std::tanh;
+#define __expf std::exp  // a name that the C library has, too
+static inline float __fdividef(float x, float y) { return x / y; }
 
 struct uint3 {
   unsigned x, y, z;

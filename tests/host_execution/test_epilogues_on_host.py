@@ -42,6 +42,25 @@ C = { shape = ["M", "K"], role = "out" }
 alpha = 1.0
 """
 
+ACTIVATED = """\
+operation = "activated"
+summary = "Every gate, some of what is more than a name"
+product = "gemm"
+sizes = ["M", "N", "K"]
+result = "gelu(alpha * A @ B + x) * silu(tile - 1) + gelu_tanh(x) - sigmoid(2 * tile)"
+flops = "2 * M * N * K + 30 * M * K"
+
+[operands]
+A = { shape = ["M", "N"] }
+B = { shape = ["N", "K"] }
+x = { shape = ["K"] }
+tile = { shape = ["M", "K"] }
+C = { shape = ["M", "K"], role = "out" }
+
+[scalars]
+alpha = 1.0
+"""
+
 WARP_TILES: Mapping[str, Value] = {"sm": 32, "sk": 32, "ty": 4, "tx": 4, "sn": 8, "lanes_m": 8}
 THIN: Mapping[str, Value] = {"few": 4, "loads": 4, "held": 8, "warps": 4, "across": 8}
 CONFIGURATIONS: Mapping[str, tuple[str, Mapping[str, Value]]] = {
@@ -75,13 +94,14 @@ SIZES = ((37, 21, 35), (64, 96, 80), (3, 40, 130), (70, 9, 4))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = write_operations(tmp_path_factory.mktemp("epilogues"))
-    (folder / "attention").mkdir()
-    (folder / "attention" / "operation.toml").write_text(ATTENTION)
+    for name, text in (("attention", ATTENTION), ("activated", ACTIVATED)):
+        (folder / name).mkdir()
+        (folder / name / "operation.toml").write_text(text)
     return folder
 
 
 @pytest.mark.sampled(9)
-@pytest.mark.parametrize("operation", ["linear_relu", "gated", "attention"])
+@pytest.mark.parametrize("operation", ["linear_relu", "gated", "attention", "activated"])
 @pytest.mark.parametrize(
     ("configuration", "dtype"),
     [

@@ -62,6 +62,10 @@ class DeviceKernel:
         """See `autotune.targets.Kernel`."""
         return self._call_carefully(inputs, out, scalars, stream)
 
+    def launch_on(self, device: int) -> Launch:
+        """See `autotune.serving.kernel.Launching`."""
+        return self._launches.get(device) or self._load(device)
+
     def _call_carefully(
         self, inputs: Sequence[Any], out: Any, scalars: Mapping[str, Any], stream: Any
     ) -> Any:
@@ -231,10 +235,6 @@ class DeviceProduct(DeviceKernel):
                     self._enqueue(at_a, at_b, at_c, alpha, beta, library.current_stream(a))
                     return out
         return self._call_carefully((a, b), out, {"alpha": alpha, "beta": beta}, stream)
-
-    def launch_on(self, device: int) -> Launch:
-        """See `autotune.serving.kernel.Launching`."""
-        return self._launches.get(device) or self._load(device)
 
     def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
         """Readers of plain operands of one type."""

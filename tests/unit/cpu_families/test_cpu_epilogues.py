@@ -54,6 +54,32 @@ B = { shape = ["N", "K"] }
 C = { shape = ["M", "K"], role = "out" }
 """
 
+GATES = """\
+operation = "gates"
+summary = "Gates that Numba has"
+product = "gemm"
+sizes = ["M", "N", "K"]
+result = "silu(A @ B + x) * sigmoid(-x) + gelu_tanh(x)"
+flops = "2 * M * N * K + 9 * M * K"
+
+[operands]
+A = { shape = ["M", "N"] }
+B = { shape = ["N", "K"] }
+x = { shape = ["K"] }
+C = { shape = ["M", "K"], role = "out" }
+"""
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-x))
+
+
+def gates(x: Arrays, scalars: Mapping[str, float]) -> np.ndarray:
+    value, own = x["A"] @ x["B"] + x["x"], x["x"]
+    inner = np.sqrt(2 / np.pi) * (own + 0.044715 * own**3)
+    return value * sigmoid(value) * sigmoid(-own) + 0.5 * own * (1 + np.tanh(inner))
+
+
 OPERATIONS: Mapping[str, tuple[str, Callable[[Arrays, Mapping[str, float]], np.ndarray]]] = {
     "linear_relu": (
         LINEAR_RELU,
@@ -75,6 +101,7 @@ OPERATIONS: Mapping[str, tuple[str, Callable[[Arrays, Mapping[str, float]], np.n
         ),
     ),
     "positive": (POSITIVE, lambda x, s: np.maximum(x["A"] @ x["B"], 0.0)),
+    "gates": (GATES, gates),
 }
 
 TILES = {"sm": 12, "sn": 24, "sk": 40}
