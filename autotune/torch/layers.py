@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Following(NamedTuple):
-    """What follows the product of a layer, in the order in which it is applied.
+    """Parts of a layer after its product, in the order in which they are applied.
 
     Attributes:
         row_scale: ... x 1, scales rows; None, here and below, where there is none.

@@ -19,10 +19,11 @@ from autotune.core.session import forget
 from autotune.core.toml_table import Table
 from autotune.cpu.target import CpuTarget
 from autotune.families import modules, templating
-from autotune.operations.problem import Gemm
+from autotune.operations.layers import LAYERS
+from autotune.operations.problem import Gemm, product_of
 from autotune.runtime.loading import Kernel, load
 from autotune.runtime.multiplying import kernel_for, matmul
-from autotune.serving.lookup import binary_of, look_up
+from autotune.serving.lookup import binary_of, contenders, look_up
 from autotune.store import (
     BaselineRecord,
     MatchQuality,
@@ -294,3 +295,24 @@ def test_a_plan_of_a_layer_that_others_may_write_is_never_used(
         assert record.binary == theirs.binary
         assert binary is not None
         assert (binary.content, binary.launch) == (content, plan if stale else None)
+
+
+@pytest.mark.parametrize("shape", [(1, 4096, 14336), (64, 14336, 4096), (2048, 4096, 16384)])
+def test_a_layer_is_served_by_the_programs_of_its_product(
+    shape: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """Compiled with what follows: binaries of products are no use."""
+    problem = LAYERS["layer_bias_gelu"].operation.at(shape, dtype="bfloat16", layout="nt")
+    product = product_of(problem)
+    assert product is not None
+    where: dict[str, Any] = {"match": "nearest", "device": "h100", "cache": tmp_path}
+    plain = look_up(product, make_target("cuda"), **where)
+    found = look_up(problem, make_target("cuda"), **where)
+    assert plain.match.quality is found.match.quality is MatchQuality.PREDICTED
+    assert plain.candidate == found.candidate
+    assert found.family.operation == "layer_bias_gelu"
+    assert binary_of(product, plain) is not None
+    assert binary_of(problem, found) is None
+    several = [*contenders(problem, found, 3)]
+    assert len({each.candidate for each in several}) == 3
+    assert all(each.family.operation == "layer_bias_gelu" for each in several)
