@@ -93,7 +93,8 @@ def serve(
     if accuracy is None:
         log_product(caller, product, target, f"{_LEFT}not selected")
         return None
-    problem: Problem = product = of_class(product, accuracy, target)
+    product = of_class(product, accuracy, target)
+    problem: Problem = product
     if layer is not None:
         fields = {"dtype": product.dtype, "layout": product.layout, "accuracy": product.accuracy}
         problem = layer.at(product.shape, **fields)

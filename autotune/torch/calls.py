@@ -190,7 +190,7 @@ def served_product(
     a: Descriptor,
     b: Descriptor,
     caller: str,
-    accepts: Callable[[Gemm], bool] | None,
+    accepts: Callable[[Gemm], str | None] | None,
     calls_of: Callable[[Problem, Kernel], Any],
     settle: Callable[[TensorProduct | None], None],
     layer: Operation | None = None,
@@ -201,7 +201,7 @@ def served_product(
         a: A.
         b: B.
         caller: the function that was called, for the log.
-        accepts: which products may be served; None takes all.
+        accepts: as for `product_of`.
         calls_of: makes the calls of a kernel.
         settle: takes what replaces it later.
         layer: what follows the product.

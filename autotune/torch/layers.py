@@ -178,7 +178,7 @@ def _by_pytorch(input: Tensor, weight: Tensor, following: Following) -> Tensor:
 
 
 def sum_of(
-    a: Tensor, b: Tensor, c: Tensor, caller: str, accepts: Callable[[Gemm], bool] | None
+    a: Tensor, b: Tensor, c: Tensor, caller: str, accepts: Callable[[Gemm], str | None] | None
 ) -> TensorProduct | None:
     """The sum ``a @ b + c`` of plain matrices, c a row or a matrix; None leaves it to PyTorch.
 
