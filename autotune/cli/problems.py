@@ -83,8 +83,8 @@ def operation_argument(parser: argparse.ArgumentParser, verb: str) -> None:
     parser.add_argument(
         "operation",
         nargs="?",
-        help=f"what to {verb}: gemm (the default), or an operation that families of your own "
-        "define",
+        help=f"what to {verb}: gemm (the default), a layer (layer_bias_gelu), or an operation "
+        "that families of your own define",
     )
 
 
@@ -93,8 +93,8 @@ def operation_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--operation",
         metavar="NAME",
-        help="an operation that families of your own define (default: that of the families "
-        "named, else gemm)",
+        help="a layer (layer_bias_gelu), or an operation that families of your own define "
+        "(default: that of the families named, else gemm)",
     )
 
 
