@@ -25,7 +25,7 @@ from autotune.runtime.contest import MARGIN, VARIABLE, Contest, is_faster
 from autotune.runtime.loading import load, request_of
 from autotune.runtime.product_log import log_product, summary, warn_once
 from autotune.serving.loading import contenders, refusal
-from autotune.store import MatchQuality
+from autotune.store import MatchQuality, pools
 from autotune.targets.families import catalog
 from autotune.targets.registry import HOMES, make_target
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from autotune.serving.clock import Clock
     from autotune.serving.kernel import Kernel
     from autotune.serving.loading import Contender
+    from autotune.store import TuningRecord
 
 _LEFT = "left to the library: "
 
@@ -292,18 +293,46 @@ def _knowledge(
     match = contender.found.match
     record = match.record
     own = record is not None and match.quality in (MatchQuality.EXACT, MatchQuality.MEASURED)
+    if own and record is not None and not _is_beside(record, target, library):
+        record = _timed_in_calls(contender, record, library) or record
     if record is None or not own or record.baseline is None:
         return None, f"no kernel is known to be faster ({match.reason or match.quality})"
     name, ratio = record.baseline.name, record.baseline.ratio
-    if record.is_light:
-        is_it = library in (ANY, name)
-    else:  # libraries of GPUs call one and the same
-        is_it = target != "cpu" or library.partition(" ")[0] in (ANY, name.partition(" ")[0])
-    if not is_it:
+    if not _is_beside(record, target, library):
         return None, f"no kernel is known to be faster (than {library}: measured beside {name})"
     least = MARGIN if record.is_light else 1.0
     faster = is_faster(ratio, record.median_s, problem, target, least)
     return faster, f"{record.candidate.family} is at {ratio:.2f}x {name} here"
+
+
+def _is_beside(record: TuningRecord, target: str, library: str) -> bool:
+    """True if a record says how fast a kernel is beside a library; of layers few do."""
+    if record.baseline is None:
+        return False
+    name = record.baseline.name
+    if record.is_light:
+        return library in (ANY, name)
+    # Libraries of GPUs call one and the same.
+    return target != "cpu" or library.partition(" ")[0] in (ANY, name.partition(" ")[0])
+
+
+def _timed_in_calls(
+    contender: Contender, tuned: TuningRecord, library: str
+) -> TuningRecord | None:
+    """The record of calls in which a tuned kernel took turns with a library, if it did."""
+    found, problem = contender.found, contender.request.problem
+    own = next(pools(found.shared.sources, problem, tuned.target, tuned.fingerprint))
+    same = tuned.candidate, tuned.family_digest
+    return next(
+        (
+            record
+            for record in own
+            if record.is_light
+            and (record.candidate, record.family_digest) == same
+            and _is_beside(record, tuned.target, library)
+        ),
+        None,
+    )
 
 
 _CONTESTS = Remembered(_make_contest)

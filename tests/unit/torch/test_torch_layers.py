@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from records import record
 
 torch: Any = pytest.importorskip("torch")
 
 from torch.nn import functional  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
+from autotune.core.configuration import Candidate  # noqa: E402
 from autotune.core.errors import InputError  # noqa: E402
+from autotune.core.paths import CacheLocations  # noqa: E402
 from autotune.core.session import forget  # noqa: E402
 from autotune.operations.layers import LAYERS, PARTS, Layer  # noqa: E402
+from autotune.runtime import choosing  # noqa: E402
+from autotune.store import BaselineRecord, EffortRecord, TuningCache  # noqa: E402
+from autotune.store.record import IN_CALLS  # noqa: E402
+from autotune.targets.families import catalog  # noqa: E402
+from autotune.targets.registry import make_target  # noqa: E402
 from autotune.torch import calls, gated, layers, linear  # noqa: E402
 from autotune.torch.layers import Following, composed, sum_of  # noqa: E402
 
@@ -294,3 +303,36 @@ def test_sums_of_the_switch(shape: tuple[int, ...], kernels: list[str]) -> None:
     assert kernels == ["layer_bias" if len(shape) == 1 else "layer_residual"]
     assert sum_of(a, b, c, "test", lambda problem: None) is None
     assert sum_of(a, b, c.double(), "test", None) is None
+
+
+@pytest.mark.parametrize("ratio", [2.0, 0.5])
+def test_a_tuned_layer_takes_turns_with_pytorch_once(ratio: float, tmp_path: Path) -> None:
+    problem = Layer(("bias",), "silu").operation.at((M, N, K), layout="nt")
+    device = make_target("cpu").device(problem)
+    family = catalog("cpu", problem.operation)["unpacked"]
+    tuned = record(
+        problem=problem,
+        operation=problem.operation,
+        target="cpu",
+        candidate=Candidate("unpacked", family.default(problem, device.limits)),
+        family_digest=family.digest,
+        fingerprint=device.fingerprint,
+        toolchain=dict(device.toolchain),
+        baseline=None,
+    )
+    cache = TuningCache(CacheLocations.at(tmp_path).create().database)
+    cache.add(tuned)
+    library = f"PyTorch {torch.__version__}"
+    found, reason = choosing._CONTESTS[problem, "cpu", library]
+    assert found is not None
+    assert found.winner is None
+    assert "no kernel is known to be faster" in reason
+    beside = BaselineRecord(library, tuned.median_s * ratio, ratio)
+    in_calls = EffortRecord(2, 0.1, IN_CALLS)
+    cache.add(replace(tuned, baseline=beside, effort=in_calls))
+    forget()
+    found, reason = choosing._CONTESTS[problem, "cpu", library]
+    assert found is not None
+    assert found.over
+    assert (found.winner is not None) is (ratio > 1)
+    assert reason == f"unpacked is at {ratio:.2f}x {library} here"
