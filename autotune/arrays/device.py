@@ -73,7 +73,7 @@ def check_place(
         raise OperandError(f"{name} must have dtype {dtype}, got {array.dtype}: convert it first")
     if written and array.read_only:
         raise OperandError(f"{name} is read-only: pass an array that may be written")
-    strides = plain_strides(shape, array.strides)
+    strides = plain_strides(shape, array.strides, shared=not written)
     if strides is None:
         raise OperandError(
             f"{name} must be row-major with contiguous rows, got strides {array.strides} in "

@@ -175,21 +175,26 @@ class ExportedCall:
 
 def _operands(problem: Problem) -> tuple[ExportedOperand, ...]:
     defined = problem.defined
-    layouts = dict(zip("AB", problem.layout, strict=True)) if defined.laid_out else {}
     taken = {argument.name for argument in defined.arguments}
     found = []
     for operand, stored in zip(defined.operands, problem.operands, strict=True):
+        if stored.most is not None:
+            raise InputError(
+                f"{problem.operation} takes integers {operand.name}, which exported programs do "
+                "not draw: use autotune.load"
+            )
         address, *strides = operand_arguments(
             operand.name, len(operand.shape), written=operand.written
         )
         # Elements from one to the next, of matrices and of rows that follow each other.
         steps = [math.prod(stored.shape[place + 1 :]) for place in range(len(strides))]
-        transposed = layouts.get(operand.name) == "t"
+        transposed = operand.name in problem.turned
+        *outer, rows, columns = ("", *operand.shape)
         found.append(
             ExportedOperand(
                 name=operand.name,
                 argument=address.name,
-                dimensions=operand.shape[::-1] if transposed else operand.shape,
+                dimensions=(*outer[1:], columns, rows) if transposed else operand.shape,
                 shape=stored.shape,
                 dtype=ELEMENTS[stored.dtype],
                 written=operand.written,
@@ -251,7 +256,7 @@ def expected(problem: Problem, accuracy: str) -> bytes:
     operands = {array.name: drawn(number, array) for number, array in enumerate(problem.operands)}
     values = {**problem.named(operands), **checked_scalars(problem.defined)}
     reference = FullReference.of_formula(problem.defined.result, values)
-    tolerance = Tolerance.of(accuracy, problem.dtype, problem.shape, problem.out_dtype)
+    tolerance = Tolerance.of(accuracy, problem.dtype, problem.product_sizes, problem.out_dtype)
     allowed = reference.allowed(tolerance)
     count = reference.expected.size
     places = np.arange(count)
@@ -329,7 +334,10 @@ class Exportable:
             "result": DTYPES[problem.result_dtype],
             "scalar": operand.accumulated,
             "tolerance": Tolerance.of(
-                self.family.accuracy, problem.dtype, problem.shape, problem.out_dtype
+                self.family.accuracy,
+                problem.dtype,
+                problem.product_sizes,
+                problem.out_dtype,
             ),
             "median_us": 1e6 * record.median_s,
             "record_id": record.id,

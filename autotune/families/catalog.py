@@ -131,7 +131,7 @@ def find_operation(
     *,
     languages: Mapping[str, Language],
 ) -> Operation:
-    """The operation called `name` that the families in `folders` are of.
+    """The operation called `name`: a shipped one, or one that the families in `folders` are of.
 
     Args:
         name: the operation's.
@@ -150,7 +150,7 @@ def find_operation(
     folders = _with_brought(folders, able)
     defined = {
         each.read().defined
-        for each in _unique(index([*_own(folders)], languages))
+        for each in _unique(index([*_shipped(name, target or "*"), *_own(folders)], languages))
         if each.entry.operation == name and target in (None, each.entry.target)
     }
     return _only(defined | {*_products(folders, name).values()}, name)

@@ -215,6 +215,9 @@ class KernelFamily:
         called = result.functions if isinstance(result := self.defined.result, Formula) else ()
         if self.adopted and (lacking := sorted(self.language.lacks.intersection(called))):
             return f"{self.name} has no {' and '.join(lacking)} on {self.target}"
+        stacked = any(len(each.shape) > 2 for each in self.defined.inputs)
+        if stacked and problem.layout not in self.layouts:
+            return f"{self.name} reads layouts {', '.join(self.layouts)}, not {problem.layout}"
         if problem.dtype not in self.dtypes:
             return f"{self.name} handles {', '.join(self.dtypes)}, not {problem.dtype}"
         results = self.results(problem.dtype)

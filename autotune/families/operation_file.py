@@ -55,7 +55,8 @@ def read_operation(top: Table) -> Operation:
             entry=_texts(top, "entry") if "entry" in top else (),
             takes=_texts(top, "arguments", _MOST_ARGUMENTS) if "arguments" in top else (),
             product=top.text("product") if "product" in top else "",
-            finite=top.flag("finite") if "finite" in top else False,
+            finite=top.flag("finite"),
+            layouts=top.flag("layouts"),
         )
         epilogue_of(operation)
         if "cases" in top:

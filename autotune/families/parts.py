@@ -56,7 +56,9 @@ class Region:
 class TensorMap:
     """A matrix that kernels are given as boxes which hardware copies (TMA).
 
-    That is an operand, which they have the address of, too, or a region of the workspace.
+    That is an operand, which they have the address of, too, or a region of the workspace. Where
+    some operand of the operation is a stack of matrices, maps of operands have three dimensions:
+    boxes are of one matrix, and a matrix alone is a stack of one.
 
     Attributes:
         operand: name of the operand, or of the region.

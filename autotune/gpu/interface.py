@@ -39,6 +39,7 @@ class Boxes:
         box: rows and columns of a box.
         swizzle: bytes of the rows within which a box is permuted in shared memory: 0, 32, 64, 128.
         rounded: "tf32" rounds elements of 32 bits to that on their way; empty leaves them.
+        matrices: of a stack, whose map has three dimensions; 0 where it is no stack.
     """
 
     dtype: str
@@ -47,6 +48,7 @@ class Boxes:
     box: tuple[int, int]
     swizzle: int
     rounded: str = ""
+    matrices: int = 0
 
 
 class DriverError(LaunchError):
@@ -226,8 +228,12 @@ class Driver(Protocol):
     def delay(self) -> Run:
         """A kernel that ends once the clock has advanced by its one argument, of 64 bits."""
 
-    def tensor_map(self, boxes: Boxes, address: int, leading: int) -> bytes:
-        """The tensor map of a matrix: its address, and elements from row to row."""
+    def tensor_map(self, boxes: Boxes, address: int, leading: int, apart: int = 0) -> bytes:
+        """The tensor map of a matrix or a stack.
+
+        That lies at an address, with so many elements from row to row, and from matrix to matrix;
+        0 says that all matrices are the first one.
+        """
 
     def pinned(self, count: int, dtype: Any) -> tuple[NDArray[Any], Memory]:
         """Page-locked elements of host memory, for all devices, and what gives them back."""

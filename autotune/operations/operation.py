@@ -15,13 +15,7 @@ from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import ExpressionError, InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.operations.fields import (
-    LAYOUTS,
-    check_common,
-    element_sizes,
-    one_of,
-    positive,
-)
+from autotune.operations.fields import LAYOUTS, check_common, element_sizes, one_of, positive
 from autotune.operations.formula import Formula, misfit, shape_text
 from autotune.operations.parts import (
     Argument,
@@ -64,6 +58,8 @@ class Operation:
             operand follow each other.
         product: the operation whose families compute it, with what follows their product as an
             epilogue (`autotune.operations.epilogue`); empty where it has families of its own only.
+        layouts: whether problems have a layout: operands A and B, matrices or stacks of them, may
+            be stored transposed. The output's columns follow from those of B alone.
 
     Raises:
         InputError: the parts do not fit together; the message begins with the part's name.
@@ -82,6 +78,7 @@ class Operation:
     entry: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     product: str = ""
+    layouts: bool = False
 
     def __post_init__(self) -> None:
         check_no_keyword("operation", self.name)
@@ -102,6 +99,9 @@ class Operation:
                 raise InputError(f"sizes must be dimensions of operands, and {name} is none")
         if sum(operand.written for operand in self.operands) != 1:
             raise InputError('operands must be of role "in" but one, of role "out"')
+        factors = [each for each in self.inputs if each.name in ("A", "B")]
+        if self.layouts and (len(factors) < 2 or any(len(each.shape) < 2 for each in factors)):
+            raise InputError("layouts must be false, but for inputs A and B, matrices or stacks")
         check_expression("flops", self.flops, known)
         for shape in self.cases:
             if len(shape) != len(self.sizes):
@@ -137,7 +137,7 @@ class Operation:
     @property
     def laid_out(self) -> bool:
         """True if problems say how A and B, which it multiplies, are stored (`layout`)."""
-        return bool(self.product)
+        return bool(self.product) or self.layouts
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -379,16 +379,30 @@ class Problem:
             parts.append(f"{self.threads}-thread" + ("s" if self.threads > 1 else ""))
         return "-".join(parts)
 
+    @property
+    def turned(self) -> frozenset[str]:
+        """Names of the operands that are stored transposed."""
+        pairs = zip("AB", self.layout, strict=True)
+        return frozenset(name for name, stored in pairs if stored == "t")
+
     def named(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        """Stored operands, by name, as the formula means them: what is stored turned, turned."""
-        turned = self._turned
-        return {name: each.T if name in turned else each for name, each in arrays.items()}
+        """Stored operands, by name, as the formula means them: what is transposed, turned."""
+        turned = self.turned
+        return {
+            name: each.swapaxes(-1, -2) if name in turned else each
+            for name, each in arrays.items()
+        }
 
     @property
-    def _turned(self) -> frozenset[str]:
-        """Names of the operands that are stored transposed."""
-        stored = zip("AB", self.layout, strict=True)
-        return frozenset(name for name, how in stored if how == "t")
+    def product_sizes(self) -> tuple[int, ...]:
+        """Rows, reduction and columns of each product of A and B; of others than those, sizes."""
+        if not self.defined.layouts:
+            return self.shape
+        shapes = {each.name: each.shape[-2:] for each in self.operands}
+        (m, n), (_, k) = (
+            shapes[name][::-1] if name in self.turned else shapes[name] for name in "AB"
+        )
+        return m, n, k
 
     def key(self) -> dict[str, Any]:
         """Every field as JSON-able values: the problem's part of a cache key."""
@@ -438,12 +452,15 @@ class OperationProblem(Problem):
 
     @property
     def operands(self) -> tuple[Array, ...]:
-        """The operands as stored, in the order of a call."""
-        arrays = self.defined.arrays(self.sizes, self.dtype, self.result_dtype)
-        turned = self._turned
+        """The operands as stored: what the layout says is transposed, with its rows as columns."""
+        stored = self.defined.arrays(self.sizes, self.dtype, self.result_dtype)
+        if self.layout == "nn":
+            return stored
         return tuple(
-            replace(each, shape=each.shape[::-1]) if each.name in turned else each
-            for each in arrays
+            replace(each, shape=(*each.shape[:-2], each.shape[-1], each.shape[-2]))
+            if each.name in self.turned
+            else each
+            for each in stored
         )
 
     def key(self) -> dict[str, Any]:

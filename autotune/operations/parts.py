@@ -106,24 +106,34 @@ class Array:
         return math.prod(self.shape) * ELEMENTS[self.dtype].itemsize
 
 
-def plain_strides(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+def plain_strides(
+    shape: Sequence[int], strides: Sequence[int], *, shared: bool = False
+) -> tuple[int, ...] | None:
     """Elements from one to the next along every dimension, as kernels are given them.
 
     Args:
         shape: elements along every dimension.
         strides: elements from one to the next, as an array says; along a dimension of one it may
             say anything.
+        shared: whether all matrices of a stack may be one, at a distance of zero.
 
     Returns:
-        None where the last dimension is not contiguous, or others overlap.
+        None where the last dimension is not contiguous, or elements have places in common.
     """
     found: list[int] = []
     least = 1
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
-        step = least if size == 1 else stride
-        if step < least or (not found and step != 1):
+        found.append(least if size == 1 else stride)
+        least = found[-1] * size
+    if found[0] != 1:
+        return None
+    apart = [(step, size) for step, size in zip(found, reversed(shape), strict=True) if size > 1]
+    if shared and len(shape) > 2 and apart and apart[-1][0] == 0:
+        apart.pop()
+    least = 1
+    for step, size in sorted(apart):  # matrices may lie side by side
+        if step < least:
             return None
-        found.append(step)
         least = step * size
     return tuple(reversed(found))
 

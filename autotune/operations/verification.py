@@ -89,7 +89,8 @@ def tolerance_of(case: Case, problem: Problem, accuracy: str) -> Tolerance:
         problem: its operation and types.
         accuracy: the accuracy class that the kernel promises.
     """
-    types = problem.dtype, case.sizes, problem.out_dtype
+    sizes = problem.with_sizes(*case.sizes).product_sizes
+    types = problem.dtype, sizes, problem.out_dtype
     return Tolerance.of(accuracy, *types, hard=case.hard)
 
 

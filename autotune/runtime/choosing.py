@@ -19,7 +19,7 @@ from autotune.core.errors import AutotuneError, InputError, OperandError
 from autotune.core.session import Remembered
 from autotune.families.offers import accuracies_of
 from autotune.operations.accuracy import admits, refuse_unknown, unfit
-from autotune.operations.problem import Gemm
+from autotune.operations.problem import Gemm, Problem
 from autotune.runtime import usage
 from autotune.runtime.contest import MARGIN, VARIABLE, Contest, is_faster
 from autotune.runtime.loading import load, request_of

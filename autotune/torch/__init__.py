@@ -17,6 +17,7 @@ except ImportError as error:
 
 from autotune.torch.operator import Linear, convert, gated, linear, mm
 from autotune.torch.rules import register as _register
+from autotune.torch.stacks import bmm, grouped_mm
 from autotune.torch.switch import Selection, disable, enable, use_tuned
 
 _register()
@@ -24,10 +25,12 @@ _register()
 __all__ = [
     "Linear",
     "Selection",
+    "bmm",
     "convert",
     "disable",
     "enable",
     "gated",
+    "grouped_mm",
     "linear",
     "mm",
     "use_tuned",

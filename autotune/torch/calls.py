@@ -127,7 +127,7 @@ class TensorProduct:
 
 
 def product_of(
-    a: Any, b: Any, caller: str, accepts: Callable[[Gemm], str | None] | None = None
+    a: Any, b: Any, caller: str, accepts: Callable[[Any], str | None] | None = None
 ) -> TensorProduct | None:
     """The product of two plain tensors; None leaves it to PyTorch for good.
 

@@ -1,10 +1,11 @@
 """The switch: PyTorch's own products are tuned kernels' while it is on.
 
-It takes the place of PyTorch's kernels of ``aten::mm`` and ``aten::addmm``, where all of it comes
-for a product of two matrices: `torch.mm`, ``@``, `torch.nn.functional.linear`, modules, gradients,
-compiled graphs, C++. What lies above (autograd, autocast, `torch.func`) does as it does without,
-no other operator costs more, and what is not served goes to the kernel that was there. The switch
-is the process's, as PyTorch's dispatcher is: products of all threads go through it.
+It takes the place of PyTorch's kernels of ``aten::mm``, ``aten::addmm`` and ``aten::bmm``, where
+all of it comes for a product of matrices or stacks: `torch.mm`, ``@``,
+`torch.nn.functional.linear`, modules, gradients, compiled graphs, C++. What lies above (autograd,
+autocast, `torch.func`) does as it does without, no other operator costs more, and what is not
+served goes to the kernel that was there. The switch is the process's, as PyTorch's dispatcher is:
+products of all threads go through it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from autotune.operations.accuracy import refuse_unknown
 from autotune.runtime.product_log import log_product
 from autotune.torch.calls import TensorCalls, adds_apart, product_of
 from autotune.torch.layers import sum_of
+from autotune.torch.stacks import StackProduct, product_of_stacks
 
 if TYPE_CHECKING:
-    from autotune.operations.problem import Gemm
+    from autotune.operations.problem import Problem
 
 Compute: TypeAlias = "Callable[..., Any]"
 """``compute(ours, theirs, like, added=False, twice=True)``, as `TensorProduct.compute` has it."""
@@ -44,6 +46,10 @@ class Keeper(Protocol):
 
     def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
         """Function that computes ``a @ b + c`` now by one kernel; None lets PyTorch."""
+        ...
+
+    def stack(self, a: Any, b: Any) -> StackProduct | None:
+        """The products of two stacks; None lets PyTorch."""
         ...
 
 
@@ -108,6 +114,22 @@ def _product(keeper: Keeper, original: Any) -> Any:
     return gate
 
 
+def _stack(keeper: Keeper, original: Any) -> Any:
+    """Gate of ``aten::bmm`` and ``aten::bmm.out``."""
+
+    def gate(keys: Any, a: Any, b: Any, **options: Any) -> Any:
+        def theirs() -> Any:
+            return original(keys, a, b, **options)
+
+        out = options.get("out")
+        product = keeper.stack(a, b)
+        if product is None or (out is not None and not _holds_stack(out, a, b)):
+            return theirs()
+        return product.compute((a, b), out, theirs)
+
+    return gate
+
+
 def _sum(keeper: Keeper, original: Any) -> Any:
     """Gate of ``aten::addmm`` and ``aten::addmm.out``."""
 
@@ -139,7 +161,14 @@ def _sum(keeper: Keeper, original: Any) -> Any:
     return gate
 
 
-GATES = {"mm": _product, "mm.out": _product, "addmm": _sum, "addmm.out": _sum}
+GATES = {
+    "mm": _product,
+    "mm.out": _product,
+    "addmm": _sum,
+    "addmm.out": _sum,
+    "bmm": _stack,
+    "bmm.out": _stack,
+}
 
 
 def _is_one(scalar: Any) -> bool:
@@ -154,6 +183,18 @@ def _holds(out: Any, a: Any, b: Any, *others: Any) -> bool:
         and out.device == a.device
         and not out.requires_grad
         and lies_apart(out, a, b, *others)
+    )
+
+
+def _holds_stack(out: Any, a: Any, b: Any) -> bool:
+    """The same of a stack, which is written without gaps."""
+    return (
+        out.shape == (*a.shape[:2], b.shape[2])
+        and out.is_contiguous()
+        and out.dtype is a.dtype
+        and out.device == a.device
+        and not out.requires_grad
+        and lies_apart(out, a, b)
     )
 
 
@@ -173,7 +214,7 @@ def _adds(c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> bool:
     )
 
 
-Accepts: TypeAlias = "Callable[[Gemm], str | None]"
+Accepts: TypeAlias = "Callable[[Problem], str | None]"
 
 _CALLER = "torch switch"
 
@@ -196,7 +237,7 @@ class Selection:
     """
 
     shapes: frozenset[tuple[int, int, int]] | None = None
-    predicate: Callable[[Gemm], bool] | None = None
+    predicate: Callable[[Problem], bool] | None = None
     dtypes: frozenset[str] | None = None
     rounded: bool = False
     devices: frozenset[str] = frozenset(["cuda"])
@@ -205,7 +246,7 @@ class Selection:
     @classmethod
     def of(
         cls,
-        shapes: Iterable[tuple[int, int, int]] | Callable[[Gemm], bool] | None,
+        shapes: Iterable[tuple[int, int, int]] | Callable[[Problem], bool] | None,
         dtypes: Iterable[Any] | None,
         *,
         rounded: bool,
@@ -226,10 +267,10 @@ class Selection:
         kinds = (devices,) if isinstance(devices, str) else devices
         return cls(listed, predicate, names, rounded, frozenset(map(_device, kinds)), accuracy)
 
-    def takes(self, problem: Gemm) -> bool:
-        """True if a problem is selected."""
+    def takes(self, problem: Problem) -> bool:
+        """True if a problem is selected: of a stack, its products are."""
         return (
-            (self.shapes is None or problem.shape in self.shapes)
+            (self.shapes is None or problem.product_sizes in self.shapes)
             and (self.dtypes is None or problem.dtype in self.dtypes)
             and (self.predicate is None or bool(self.predicate(problem)))
         )
@@ -258,7 +299,7 @@ def _name(dtype: Any) -> str:
 
 
 def enable(
-    shapes: Iterable[tuple[int, int, int]] | Callable[[Gemm], bool] | None = None,
+    shapes: Iterable[tuple[int, int, int]] | Callable[[Problem], bool] | None = None,
     dtypes: Iterable[Any] | None = None,
     *,
     rounded: bool = False,
@@ -269,7 +310,7 @@ def enable(
 
     Args:
         shapes: rows, reduction and columns of the products that are meant, or a function that
-            says it of a `Gemm`; None means all. Of those, kernels get what was measured.
+            says it of a problem; None means all. Of those, kernels get what was measured.
         dtypes: element types that are meant, PyTorch's or their names; None means all.
         rounded: whether float32 goes to kernels, which never round it, where PyTorch is set to
             round it to TF32 or bfloat16. If not, it is PyTorch's there.
@@ -298,7 +339,7 @@ def disable() -> None:
 
 @contextlib.contextmanager
 def use_tuned(
-    shapes: Iterable[tuple[int, int, int]] | Callable[[Gemm], bool] | None = None,
+    shapes: Iterable[tuple[int, int, int]] | Callable[[Problem], bool] | None = None,
     dtypes: Iterable[Any] | None = None,
     *,
     rounded: bool = False,
@@ -362,6 +403,11 @@ class _Switch:
         accepts = self._accepts.get(a.device.type)
         found = None if accepts is None else sum_of(a, b, c, _CALLER, accepts)
         return None if found is None else found.compute
+
+    def stack(self, a: Any, b: Any) -> StackProduct | None:
+        """The products of two stacks of plain tensors; None lets PyTorch."""
+        accepts = self._accepts.get(a.device.type)
+        return None if accepts is None else product_of_stacks(a, b, _CALLER, accepts)
 
     def _change(self, selections: list[Selection]) -> None:
         self._selections = selections

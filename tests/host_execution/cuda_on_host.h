@@ -416,6 +416,15 @@ static inline Value __shfl_down_sync(unsigned mask, Value value, int distance) {
   return host::offered<Value>(inside ? self + std::size_t(distance) : self, host::offer(value));
 }
 
+// The same before it.
+template <typename Value>
+static inline Value __shfl_up_sync(unsigned mask, Value value, int distance) {
+  const std::size_t self = host::running->number;
+  if (mask != 0xffffffffu) host::fail("an exchange among some threads of a warp");
+  const bool inside = self % 32 >= std::size_t(distance);
+  return host::offered<Value>(inside ? self - std::size_t(distance) : self, host::offer(value));
+}
+
 static inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
   return std::exchange(*address, *address + value);
 }

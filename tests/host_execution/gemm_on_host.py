@@ -306,9 +306,9 @@ def _maps(
         item, address = matrix.itemsize, matrix.ctypes.data
         words = np.zeros(16, np.uint64)
         if address % 16 == 0 and leading % 16 == 0:
-            words[:10] = [
+            words[:12] = [
                 _MAGIC, address, rows, columns, leading, *mapped.box, item, mapped.swizzle,
-                bool(mapped.rounded),
+                bool(mapped.rounded), 1, 0,
             ]  # fmt: skip
         made.append(words)
     return made

@@ -16,7 +16,7 @@ constexpr unsigned long long MAP_MAGIC = 0x6d61702d6f6e2d68;
 // What HostProgram is given in place of a map of the driver's.
 struct Map {
   unsigned long long magic, address, rows, columns, row_bytes, box_rows, box_columns, item, swizzle,
-      rounded;
+      rounded, matrices, matrix_bytes;
 };
 
 template <typename TensorMap>
@@ -118,7 +118,9 @@ static unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7)
 
 // Calls `use(place in shared memory, place in the matrix or null)` for every element of a box.
 template <typename Use>
-static void for_box(const Map& map, unsigned shared, int row, int column, Use use) {
+static void for_box(const Map& map, unsigned shared, const std::array<int, 3>& place, Use use) {
+  const auto [column, row, matrix] = place;
+  if (matrix < 0 || matrix >= long(map.matrices)) fail("a box of a matrix that there is not");
   if (map.swizzle != 128 || map.box_columns * map.item != 128) fail("a box of no 128 bytes a row");
   if (shared % 1024) fail("a box that begins between patterns of its swizzle");
   in_cluster(shared + map.box_rows * 128 - 1);
@@ -127,7 +129,8 @@ static void for_box(const Map& map, unsigned shared, int row, int column, Use us
       const bool inside = row + r >= 0 && row + r < long(map.rows) && column + c >= 0 &&
                           column + c < long(map.columns);
       char* const place =
-          reinterpret_cast<char*>(map.address) + (row + r) * long(map.row_bytes) + (column + c) * long(map.item);
+          reinterpret_cast<char*>(map.address) + matrix * long(map.matrix_bytes) +
+          (row + r) * long(map.row_bytes) + (column + c) * long(map.item);
       use(dynamic_shared + swizzled(shared + r * 128 + c * map.item), inside ? place : nullptr);
     }
   }
@@ -362,14 +365,17 @@ static void mbarrier_try_wait_parity_shared_cta_b64(bool* over, unsigned address
 
 // --- Copies by tensor maps ---
 
-using Place = std::array<int, 2>;  // column, row
+using Place = std::array<int, 3>;  // column, row, matrix
+using Flat = std::array<int, 2>;   // column, row of a map of two dimensions
+
+static Place flat(Flat place) { return {place[0], place[1], 0}; }
 
 static void load_box(unsigned to, const void* map, Place place, unsigned barrier, unsigned blocks) {
   const host::Map read = host::read_map(map);
   const auto copy = [=] {
     for (unsigned block = 0; block < 16; ++block) {
       if (!(blocks >> block & 1)) continue;
-      host::for_box(read, counterpart(to, block), place[1], place[0],
+      host::for_box(read, counterpart(to, block), place,
                     [&](unsigned char* shared, const char* matrix) {
                       std::memset(shared, 0, read.item);
                       if (matrix) std::memcpy(shared, matrix, read.item);
@@ -393,23 +399,38 @@ static void load_box(unsigned to, const void* map, Place place, unsigned barrier
 }
 
 static void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_bytes(
+    unsigned to, const void* map, Flat place, unsigned barrier) {
+  load_box(to, map, flat(place), barrier, 1u << to / host::SHARED_BYTES);
+}
+
+static void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_bytes_multicast_cluster(
+    unsigned to, const void* map, Flat place, unsigned barrier, unsigned short blocks) {
+  load_box(to, map, flat(place), barrier, blocks);
+}
+
+static void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes(
     unsigned to, const void* map, Place place, unsigned barrier) {
   load_box(to, map, place, barrier, 1u << to / host::SHARED_BYTES);
 }
 
-static void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_bytes_multicast_cluster(
+static void cp_async_bulk_tensor_3d_shared_cluster_global_mbarrier_complete_tx_bytes_multicast_cluster(
     unsigned to, const void* map, Place place, unsigned barrier, unsigned short blocks) {
   load_box(to, map, place, barrier, blocks);
 }
 
-static void cp_async_bulk_tensor_2d_global_shared_cta_bulk_group(const void* map, Place place,
+static void cp_async_bulk_tensor_3d_global_shared_cta_bulk_group(const void* map, Place place,
                                                                  unsigned from) {
   const host::Map read = host::read_map(map);
   host::running->stores_begun.push_back([=] {
-    host::for_box(read, from, place[1], place[0], [&](const unsigned char* shared, char* matrix) {
+    host::for_box(read, from, place, [&](const unsigned char* shared, char* matrix) {
       if (matrix) std::memcpy(matrix, shared, read.item);
     });
   });
+}
+
+static void cp_async_bulk_tensor_2d_global_shared_cta_bulk_group(const void* map, Flat place,
+                                                                 unsigned from) {
+  cp_async_bulk_tensor_3d_global_shared_cta_bulk_group(map, flat(place), from);
 }
 
 static void cp_async_bulk_commit_group() {

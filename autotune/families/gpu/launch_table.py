@@ -139,7 +139,7 @@ def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
 def _tensor_maps(
     table: Table, scope: Scope, fixed: Scope, defined: Operation
 ) -> tuple[TensorMap, ...]:
-    matrices = {each.name: each for each in defined.operands if len(each.shape) == 2}
+    matrices = {each.name: each for each in defined.operands if len(each.shape) >= 2}
     maps: dict[str, TensorMap] = {}
     for entry in table.tables("tensor_maps"):
         region = None

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from autotune.gpu.launch.program import GpuProgram
     from autotune.gpu.launch.scratch import Allocate
 
-Place: TypeAlias = tuple[int, int]
-"""Address and leading dimension of an operand."""
+Place: TypeAlias = tuple[int, ...]
+"""Address and leading dimension of an operand; of a stack, before that, from matrix to matrix."""
 
 CopyBoth: TypeAlias = "Callable[[Place, Place, Any, Allocate], tuple[Place, Place]]"
 """``copy(first, second, stream, allocate)``: enqueues copies of two operands; where they are."""
@@ -51,6 +51,8 @@ class Input:
         flipped: whether kernels read it transposed.
         mapped: its tensor map; None where they take an address alone.
         module: the kernels that copy.
+        matrices: that a map of three dimensions has; 0 where it has two.
+        stacked: whether they lie some distance apart, which comes before that of rows.
     """
 
     def __init__(
@@ -61,8 +63,13 @@ class Input:
         flipped: bool,
         mapped: MappedOperand | None,
         module: Module,
+        matrices: int = 0,
+        *,
+        stacked: bool = False,
     ) -> None:
         self.operand = name
+        self.numbers = 3 if stacked else 2
+        self._matrices = matrices if stacked else 1
         self.name = name.lower()
         self._stored = stored
         self.flipped = flipped
@@ -71,6 +78,7 @@ class Input:
         unit = ROW_BYTES // self._itemsize
         self.apart = columns if mapped is None else -(-columns // unit) * unit
         self._size = rows * self.apart * self._itemsize
+        self._rows = rows
         self._distance = () if mapped is None else (self.apart,)
         self._pack = struct.Struct("PqqqP" + "q" * len(self._distance)).pack
         if flipped:
@@ -80,38 +88,46 @@ class Input:
         else:
             step = LaunchStep("copy_rows", (self.copy_blocks, 1, 1), _COPY_BLOCK)
         self._run = module.runner([step])
-        self._map = None if mapped is None else _encoder(mapped, dtype, (rows, columns))
+        self._map = None if mapped is None else _encoder(mapped, dtype, (rows, columns), matrices)
 
-    def lies_badly(self, address: int, stride: int) -> bool:
+    def lies_badly(self, address: int, *strides: int) -> bool:
         """Does it have to be copied?"""
-        if self.flipped:
-            return True
-        return _between_units(address, stride * self._itemsize)
+        return self.flipped or _between_units(address, strides, self._itemsize)
 
     @property
     def copy_blocks(self) -> int:
         """Blocks of the kernel that copies it as it is stored."""
         rows, columns = self._stored
         units = -(-columns * self._itemsize // max(4, self._itemsize))
-        return min(-(-rows * units // (_COPY_BLOCK[0] * _COPY_UNITS)), 2**31 - 1)
+        return min(-(-rows * self._matrices * units // (_COPY_BLOCK[0] * _COPY_UNITS)), 2**31 - 1)
 
-    def copy(self, address: int, stride: int, stream: Any, allocate: Allocate) -> Place:
-        """Enqueue the copy; its address and leading dimension."""
-        to, packed = self.described(address, stride, stream, allocate)
-        self._run(packed, stream)
-        return to, self.apart
+    def copy(self, place: Place, stream: Any, allocate: Allocate) -> Place:
+        """Enqueue the copy; its place."""
+        if self.numbers == 2:
+            to, packed = self.described(place, stream, allocate)
+            self._run(packed, stream)
+            return to, self.apart
+        address, between, stride = place
+        count = self._matrices if between else 1
+        to = allocate(stream, self.name, count * self._size, 0)
+        rows, columns = self._stored
+        if between == rows * stride:  # one matrix of all rows
+            count, rows = 1, count * rows
+        for number in range(count):
+            here, there = address + number * between * self._itemsize, to + number * self._size
+            self._run(self._pack(here, stride, rows, columns, there, *self._distance), stream)
+        return to, self._rows * self.apart if between else 0, self.apart
 
-    def described(
-        self, address: int, stride: int, stream: Any, allocate: Allocate
-    ) -> tuple[int, bytes]:
+    def described(self, place: Place, stream: Any, allocate: Allocate) -> tuple[int, bytes]:
         """The address of its copy, and the arguments of the kernel that copies."""
+        address, stride = place
         to = allocate(stream, self.name, self._size, 0)
         return to, self._pack(address, stride, *self._stored, to, *self._distance)
 
-    def tensor_map(self, address: int, stride: int) -> bytes:
+    def tensor_map(self, address: int, *strides: int) -> bytes:
         """The tensor map of the operand, or of its copy."""
         assert self._map is not None
-        return self._map(address, stride)
+        return self._map(address, *strides[::-1])
 
 
 class Output:
@@ -121,20 +137,28 @@ class Output:
     """
 
     def __init__(
-        self, name: str, dtype: str, stored: tuple[int, int], mapped: MappedOperand
+        self,
+        name: str,
+        dtype: str,
+        stored: tuple[int, int],
+        mapped: MappedOperand,
+        matrices: int = 0,
+        *,
+        stacked: bool = False,
     ) -> None:
         self.operand = name
+        self.numbers = 3 if stacked else 2
         self.name = name.lower()
         self._itemsize = DTYPES[dtype].itemsize
         # Of 16 bytes that a row ends in, hardware would write all.
         self._whole = stored[1] * self._itemsize % ROW_BYTES == 0
-        self._map = _encoder(mapped, dtype, stored)
+        self._map = _encoder(mapped, dtype, stored, matrices)
 
-    def tensor_map(self, address: int, stride: int) -> bytes:
+    def tensor_map(self, address: int, *strides: int) -> bytes:
         """The tensor map of the operand; zeros where there is none, as kernels see themselves."""
-        if not self._whole or _between_units(address, stride * self._itemsize):
+        if not self._whole or _between_units(address, strides, self._itemsize):
             return bytes(MAP_BYTES)
-        return self._map(address, stride)
+        return self._map(address, *strides[::-1])
 
 
 class Area:
@@ -168,8 +192,8 @@ def together(first: Input | None, second: Input | None, support: Module | None) 
     run = support.runner([LaunchStep("copy_rows_of_two", (blocks, 2, 1), _COPY_BLOCK)])
 
     def copy(one: Place, other: Place, stream: Any, allocate: Allocate) -> tuple[Place, Place]:
-        to, packed = first.described(*one, stream, allocate)
-        other_to, other_packed = second.described(*other, stream, allocate)
+        to, packed = first.described(one, stream, allocate)
+        other_to, other_packed = second.described(other, stream, allocate)
         run(packed + other_packed, stream)
         return (to, first.apart), (other_to, second.apart)
 
@@ -189,6 +213,7 @@ def inputs_of(
     maps = {each.operand: each for each in plan.maps if each.region is None}
     flips = dict(zip("AB", program.flips, strict=True))
     layout = dict(zip("AB", program.layout, strict=True))
+    stacks = any(len(operand.shape) == 3 for operand in defined.operands)
     made: dict[str, Input] = {}
     mapped: dict[str, Input | Output] = {}
     for operand in defined.operands:
@@ -196,10 +221,13 @@ def inputs_of(
         flipped = flips.get(name, False)
         if not flipped and name not in maps:
             continue
-        rows, columns = (int(parsed(text).evaluate(sizes)) for text in operand.shape)
+        *outer, rows, columns = (int(parsed(text).evaluate(sizes)) for text in operand.shape)
+        matrices = outer[0] if outer else int(stacks)
         if operand.written:
             dtype = program.out_dtype or DTYPES[program.dtype].result
-            mapped[name] = Output(name, dtype, (rows, columns), maps[name])
+            mapped[name] = Output(
+                name, dtype, (rows, columns), maps[name], matrices, stacked=bool(outer)
+            )
             continue
         if support is None:
             raise LaunchError(
@@ -207,7 +235,16 @@ def inputs_of(
                 "compile the program again"
             )
         stored = (columns, rows) if layout.get(name) == "t" else (rows, columns)
-        made[name] = Input(name, program.dtype, stored, flipped, maps.get(name), support)
+        made[name] = Input(
+            name,
+            program.dtype,
+            stored,
+            flipped,
+            maps.get(name),
+            support,
+            matrices,
+            stacked=bool(outer),
+        )
     mapped |= made
     return made, [
         mapped[each.operand] if each.region is None else Area(each, each.region)
@@ -216,16 +253,16 @@ def inputs_of(
 
 
 def _encoder(
-    mapped: MappedOperand, dtype: str, stored: tuple[int, int]
-) -> Callable[[int, int], bytes]:
-    """A function that encodes tensor maps of an operand by address and leading dimension."""
-    boxes = Boxes(dtype, *stored, mapped.box, mapped.swizzle, mapped.rounded)
+    mapped: MappedOperand, dtype: str, stored: tuple[int, int], matrices: int = 0
+) -> Callable[..., bytes]:
+    """A function that encodes tensor maps of an operand by address and distances, rows' first."""
+    boxes = Boxes(dtype, *stored, mapped.box, mapped.swizzle, mapped.rounded, matrices)
     return functools.lru_cache(maxsize=_KEPT)(functools.partial(driver().tensor_map, boxes))
 
 
-def _between_units(address: int, row_bytes: int) -> bool:
-    """Do rows begin where tensor maps know none?"""
-    return bool(address % ROW_BYTES or row_bytes % ROW_BYTES)
+def _between_units(address: int, strides: Place, itemsize: int) -> bool:
+    """Do rows or matrices begin where tensor maps know none?"""
+    return bool(address % ROW_BYTES or any(each * itemsize % ROW_BYTES for each in strides))
 
 
 def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]]:

@@ -128,32 +128,29 @@ class GpuKernel:
                 run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *no_workspace), stream)
 
             return enqueue_product
-        # The place of an address in a call, which the distance of its rows follows.
+        # The places of an address in a call and of the distances that follow it.
         operands = [*inputs.values(), *(each for each in mapped if not isinstance(each, Area))]
-        at = {each: order.given.index(each.name) for each in operands}
+        starts = {each: order.given.index(each.name) for each in operands}
+        at = {each: slice(start, start + each.numbers) for each, start in starts.items()}
         pair = inputs if program.is_product else {}
         copy_both = together(pair.get("A"), pair.get("B"), support)
 
         def enqueue_placed(*arguments: Any) -> None:
             *values, stream = arguments
             badly = [
-                operand
-                for operand in inputs.values()
-                if operand.lies_badly(*values[at[operand] : at[operand] + 2])
+                operand for operand in inputs.values() if operand.lies_badly(*values[at[operand]])
             ]
 
             def enqueue(allocate: Allocate) -> None:
                 placed, last = [*values], no_workspace
                 copies: tuple[Any, ...]
-                where = [slice(at[operand], at[operand] + 2) for operand in badly]
+                where = [at[operand] for operand in badly]
                 if copy_both and len(badly) == 2:
                     one, other = (tuple(placed[place]) for place in where)
                     copies = copy_both(one, other, stream, allocate)
                 else:
                     copies = tuple(
-                        operand.copy(
-                            placed[at[operand]], placed[at[operand] + 1], stream, allocate
-                        )
+                        operand.copy(tuple(placed[at[operand]]), stream, allocate)
                         for operand in badly
                     )
                 for place, copied in zip(where, copies, strict=True):
@@ -164,7 +161,7 @@ class GpuKernel:
                 maps = [
                     each.tensor_map(last[0])
                     if isinstance(each, Area)
-                    else each.tensor_map(*placed[at[each] : at[each] + 2])
+                    else each.tensor_map(*placed[at[each]])
                     for each in mapped
                 ]
                 run(pack(*arranged(sizes, placed), *last, *maps), stream)

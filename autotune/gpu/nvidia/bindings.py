@@ -194,7 +194,7 @@ class BindingsDriver:
     def delay(self) -> Run:
         return LoadedModule(_DELAY).runner([LaunchStep("delay", (1, 1, 1), (1, 1, 1))])
 
-    def tensor_map(self, boxes: Boxes, address: int, leading: int) -> bytes:
+    def tensor_map(self, boxes: Boxes, address: int, leading: int, apart: int = 0) -> bytes:
         """See `Driver.tensor_map`; the host alone writes it, in whatever context or capture.
 
         Raises:
@@ -206,15 +206,22 @@ class BindingsDriver:
         raw = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
         skipped = -ctypes.addressof(raw) % MAP_ALIGNMENT
         # Dimensions are told from the innermost one on, whose stride is that of an element.
+        extents, strides, box = [boxes.columns, boxes.rows], [leading], [*boxes.box[::-1]]
+        if boxes.matrices:
+            # Maps know no distance of zero: a matrix that all have in common is a stack of one.
+            extents.append(boxes.matrices if apart else 1)
+            strides.append(apart or leading)
+            box.append(1)
+        rank = len(extents)
         status = function("cuTensorMapEncodeTiled")(
             ctypes.c_void_p(ctypes.addressof(raw) + skipped),
             kind,
-            2,
+            rank,
             ctypes.c_void_p(address),
-            (ctypes.c_uint64 * 2)(boxes.columns, boxes.rows),
-            (ctypes.c_uint64 * 1)(leading * row.itemsize),
-            (ctypes.c_uint32 * 2)(boxes.box[1], boxes.box[0]),
-            (ctypes.c_uint32 * 2)(1, 1),
+            (ctypes.c_uint64 * rank)(*extents),
+            (ctypes.c_uint64 * (rank - 1))(*(each * row.itemsize for each in strides)),
+            (ctypes.c_uint32 * rank)(*box),
+            (ctypes.c_uint32 * rank)(*[1] * rank),
             _NOT_INTERLEAVED,
             _SWIZZLES[boxes.swizzle],
             _WHOLE_LINES,

@@ -142,11 +142,28 @@ class Cublas:
             given, 11
         )
         count, m, n, k = self._sizes
+        flip_a, flip_b = self._flips
+        operand, result = self._operand, self._result
         far = ctypes.c_longlong
-        operands = (self._at(b), ldb, far(b_stride), self._at(a), lda, far(a_stride))
-        result = (self._by(beta), self._at(c), ldc, far(c_stride))
-        sizes = (0, 0, k, m, n)
-        self._compute("gemmStridedBatched", *sizes, self._by(alpha), *operands, *result, count)
+        sizes = (flip_b, flip_a, k, m, n)
+        if operand.blas and result is operand:
+            operands = (self._at(b), ldb, far(b_stride), self._at(a), lda, far(a_stride))
+            of_c = (self._by(beta), self._at(c), ldc, far(c_stride))
+            self._compute("gemmStridedBatched", *sizes, self._by(alpha), *operands, *of_c, count)
+            return
+        self._call(
+            "cublasGemmStridedBatchedEx",
+            self._handle,
+            *sizes,
+            self._by(alpha),
+            *(self._at(b), operand.cublas, ldb, far(b_stride)),
+            *(self._at(a), operand.cublas, lda, far(a_stride)),
+            self._by(beta),
+            *(self._at(c), result.cublas, ldc, far(c_stride)),
+            count,
+            _COMPUTE_32F if self.accuracy == "native" else _COMPUTE_32F_PEDANTIC,
+            _DEFAULT_ALGORITHM,
+        )
 
     def _gemv(self, *given: Any) -> None:
         a, lda, x, y, alpha, beta = _with_scalars(given, 6)
@@ -184,7 +201,7 @@ def vendor_of(problem: Problem, stream: Stream) -> Cublas | None:
     function = baseline_of(problem.defined, "cuda")
     if function is None or function not in FUNCTIONS:
         return None
-    if function != "cublas.gemm" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):
+    if function == "cublas.gemv" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):
         return None
     library = find_cublas()
     return None if library is None else Cublas(library, function, problem, stream)

@@ -228,7 +228,12 @@ def test_strides_that_kernels_take() -> None:
     assert plain_strides((3, 4), (9, 1)) == (9, 1)
     assert plain_strides((1, 4), (0, 1)) == (4, 1)
     assert plain_strides((2, 3, 4), (99, 5, 1)) == (99, 5, 1)
-    assert plain_strides((2, 3, 4), (5, 20, 1)) is None
+    assert plain_strides((2, 3, 4), (5, 20, 1)) == (5, 20, 1)  # side by side
+    assert plain_strides((2, 3, 4), (3, 20, 1)) is None
+    assert plain_strides((5, 3, 4), (5, 20, 1)) is None
+    assert plain_strides((2, 3, 4), (0, 4, 1)) is None
+    assert plain_strides((2, 3, 4), (0, 4, 1), shared=True) == (0, 4, 1)
+    assert plain_strides((3, 4), (0, 1), shared=True) is None
     assert plain_strides((4, 3), (1, 4)) is None
     assert plain_strides((4,), (2,)) is None
 
@@ -419,3 +424,32 @@ def test_a_case_is_said_in_one_line() -> None:
         "alpha": 2.0,
         "beta": 0.0,
     }
+
+
+def test_operations_that_come_along_have_layouts() -> None:
+    for name in ("bmm", "grouped", "grouped_masked"):
+        defined = find_operation(name)
+        shape = (2, 33, 24, 40)
+        for layout in ("nn", "nt", "tn", "tt"):
+            asked = defined.at(shape, dtype="float16", layout=layout)
+            assert asked.product_sizes == (33, 24, 40)
+            assert defined.problem_from_key(asked.key()) == asked
+            assert json.loads(json.dumps(asked.key())) == asked.key()
+            check = Check(Case(*shape, padding=3), asked, np.random.default_rng(0))
+            values = asked.named({name: each.array for name, each in check.guarded.items()})
+            if name != "bmm":
+                check.prepare()
+                values["C"] = check.output.copy()
+                exact = {key: values[key] for key in defined.result.names}
+                check.output[...] = defined.result.evaluate(
+                    {key: np.asarray(each, np.float32) for key, each in exact.items()}
+                )
+            else:
+                check.prepare()
+                np.copyto(check.output, values["A"].astype(np.float32) @ values["B"])
+            verdict = check.judge("native")
+            assert verdict.right, verdict.reason
+    with pytest.raises(ProblemError, match="layout must be one of nn, nt, tn, tt"):
+        find_operation("bmm").problem(P=1, M=1, N=1, K=1, layout="n")
+    with pytest.raises(InputError, match="layouts must be false"):
+        replace(operation("gemv"), layouts=True)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,8 @@ from autotune.operations.cases import PRODUCT_CASES, SMALL_CASES, Case, special_
 from autotune.operations.drawing import random_elements
 from autotune.operations.guarded import LINE_OFFSET, GuardedArray
 from autotune.operations.problem import Gemm
-from autotune.operations.verification import ProductCheck
+from autotune.operations.verification import Check, ProductCheck
+from autotune.targets.families import find_operation
 
 LAYOUTS = ["nn", "nt", "tn", "tt"]
 
@@ -515,3 +517,21 @@ def test_operands_that_come_out_equal_are_refused(
     monkeypatch.setattr(drawing, "DTYPES", {**DTYPES, dtype: row})
     with pytest.raises(InputError, match=f"operands of {dtype} cannot be verified"):
         random_elements(np.random.default_rng(0), (3, 4), "uniform", dtype, False)
+
+
+def test_some_columns_stand_for_large_stacks() -> None:
+    problem = find_operation("bmm").problem(P=1, M=1, N=1, K=1, dtype="float32", accuracy="ieee")
+    check = Check(Case(2, 2048, 2, 4103), problem, np.random.default_rng(0))
+    columns = check._contents[0].reference.columns
+    assert {0, 4102} <= {*columns}
+    assert (np.diff(columns) < 64).all()
+
+    def multiply(a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+        np.matmul(a, b, out=c)
+        c[1, 5, wrong] += 1
+
+    wrong = slice(0, 0)
+    assert check.run(multiply, "ieee").right
+    wrong = slice(100, 164)
+    verdict = check.run(multiply, "ieee")
+    assert verdict.reason.startswith("at 2x2048x2x4103 (P=2, M=2048, N=2, K=4103): C[1, 5, 1")
