@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -34,6 +35,9 @@ _APART = 32
 
 SAMPLES = 8
 """Rows and columns compared exactly where not every element is."""
+
+_BLOCK = 2**19
+"""Elements of a block in float64: it stays in the caches, and its memory is used again."""
 
 _SHORT = 64
 """Terms of a sum one of which may be much larger than others."""
@@ -122,9 +126,10 @@ class Drawn:
         Raises:
             InputError: elements of a type come out equal, which shows nothing.
         """
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            if not case.special:
+        if not case.special:
+            with np.errstate(all="ignore"):
                 return cls._of(case, problem, rng)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of NaN and infinity
             try:
                 return cls._of(case, problem, rng)
@@ -179,7 +184,7 @@ class Drawn:
         factors, alpha, beta = (named["A"], named["B"]), scalars["alpha"], scalars["beta"]
         if math.prod(case.sizes) <= FULL_PRODUCTS and math.prod(output.shape) <= FULL_ELEMENTS:
             # Of float32 operands float64 holds every product.
-            multiply = twofold_product if case.hard and problem.dtype == "float64" else _product
+            multiply = twofold_product if case.hard and problem.dtype == "float64" else None
             reference = FullReference.of_product(*factors, before, alpha, beta, multiply)
             return cls(inputs, before, reference)
         return cls(inputs, before, SampledReference(*factors, before, alpha, beta, rng))
@@ -251,14 +256,29 @@ class FullReference:
             c: C0; None where beta is zero.
             alpha: scales the product.
             beta: scales C0.
-            multiply: computes A B; None does so in float64.
+            multiply: computes A B, of elements whose squares may underflow; None does so in
+                float64.
         """
-        expected = alpha * (multiply or _product)(a, b)
-        scale = abs(alpha) * _product(np.abs(a), np.abs(b))
+        if multiply is not None:
+            sums = _Sums(multiply(a, b), _product(np.abs(a), np.abs(b)), norms(a, 1), norms(b, 0))
+            return cls.of_sums(sums, c, alpha, beta)
+        sums = _Sums.zero(a.shape[0], b.shape[1])
+        multiply = _multiplication(a, b)
+        for left, right in _blocks(a, b):
+            sums.product += multiply(left, right)
+            sums.scale += multiply(np.abs(left), np.abs(right))
+            sums.add_squares(left, right)
+        return cls.of_sums(sums.rooted(), c, alpha, beta)
+
+    @classmethod
+    def of_sums(cls, sums: _Sums, c: Matrix | None, alpha: float, beta: float) -> FullReference:
+        """That of alpha A B + beta C0, of what is known of A and B."""
+        expected, scale = alpha * sums.product, abs(alpha) * sums.scale
         if c is not None:
-            expected += beta * c.astype(np.float64)
-            scale += abs(beta) * np.abs(c.astype(np.float64))
-        return cls(expected, scale, Norms(abs(alpha) * norms(a, 1), norms(b, 0), c, beta))
+            before = c.astype(np.float64)
+            expected += beta * before
+            scale += abs(beta) * np.abs(before)
+        return cls(expected, scale, Norms(abs(alpha) * sums.rows, sums.columns, c, beta))
 
     @classmethod
     def of_formula(
@@ -342,19 +362,31 @@ class SampledReference:
         rows, columns = _pick(a.shape[0], rng), _pick(b.shape[1], rng)
         self.rows = rows
         self.columns = columns
-        self._row_part = FullReference.of_product(
-            a[rows], b, None if c is None else c[rows], alpha, beta
-        )
-        self._column_part = FullReference.of_product(
-            a, b[:, columns], None if c is None else c[:, columns], alpha, beta
-        )
         self.vectors = rng.choice([-1.0, 1.0], (b.shape[1], VECTORS))
-        self._expected = alpha * _product(a, _product(b, self.vectors))
-        of_b = norms(b, 1)
-        terms = abs(alpha) * _product(np.abs(a), of_b)
+        height, width = a.shape[0], b.shape[1]
+        of_rows, of_columns = _Sums.zero(len(rows), width), _Sums.zero(height, len(columns))
+        image, terms = np.zeros((height, VECTORS)), np.zeros((height, 1))
+        squares = 0.0
+        for left, right in _blocks(a, b):  # all that is wanted of them while they are at hand
+            image += left @ (right @ self.vectors)
+            of_b = np.einsum("ij,ij->i", right, right)[:, None]
+            squares += float(of_b.sum())
+            some = left[rows], right[:, columns]
+            of_rows.product += some[0] @ right
+            of_columns.product += left @ some[1]
+            of_rows.add_squares(some[0], right)
+            of_columns.add_squares(left, some[1])
+            left, right = np.abs(left), np.abs(right)
+            of_rows.scale += left[rows] @ right
+            of_columns.scale += left @ right[:, columns]
+            terms += left @ np.sqrt(of_b)
+        parts = (None, None) if c is None else (c[rows], c[:, columns])
+        self._row_part = FullReference.of_sums(of_rows.rooted(), parts[0], alpha, beta)
+        self._column_part = FullReference.of_sums(of_columns.rooted(), parts[1], alpha, beta)
+        self._expected = alpha * image
         self._scales: dict[Relative, Matrix | float] = {
-            "terms": terms,
-            "norms": abs(alpha) * norms(a, 1) * np.sqrt(np.sum(of_b**2)),
+            "terms": abs(alpha) * terms,
+            "norms": abs(alpha) * of_columns.rooted().rows * math.sqrt(squares),
         }
         if c is not None:
             self._expected += beta * _product(c, self.vectors)
@@ -398,15 +430,43 @@ def _placed(
     return replace(found, place=(row, column if columns is None else int(columns[column])))
 
 
+@dataclass(slots=True, eq=False)
+class _Sums:
+    """Sums over the reduction of a product of A and B.
+
+    Attributes:
+        product: A B.
+        scale: |A| |B|.
+        rows: 2-norms of the rows of A, or their squares: a column.
+        columns: those of the columns of B: a row.
+    """
+
+    product: Matrix
+    scale: Matrix
+    rows: Matrix
+    columns: Matrix
+
+    @classmethod
+    def zero(cls, height: int, width: int) -> _Sums:
+        """Those of no terms."""
+        shapes = (height, width), (height, width), (height, 1), (1, width)
+        return cls(*map(np.zeros, shapes))
+
+    def add_squares(self, left: Matrix, right: Matrix) -> None:
+        """Add those of columns of A and rows of B."""
+        self.rows += np.einsum("ij,ij->i", left, left)[:, None]
+        self.columns += np.einsum("ij,ij->j", right, right)
+
+    def rooted(self) -> _Sums:
+        """The same with norms, of squares."""
+        return replace(self, rows=np.sqrt(self.rows), columns=np.sqrt(self.columns))
+
+
 def _product(a: Matrix, b: Matrix) -> Matrix:
-    """A product in float64, by blocks of the reduction so that only blocks are converted."""
-    result = np.zeros((a.shape[0], b.shape[1]))
-    if not (np.isfinite(a).all() and np.isfinite(b).all()):
-        # What BLAS libraries make of NaN and infinity is their own affair.
-        return np.asarray(np.einsum("ij,jk->ik", a.astype(np.float64), b.astype(np.float64)))
-    for start in range(0, a.shape[1], 1024):
-        block = slice(start, start + 1024)
-        result += a[:, block].astype(np.float64) @ b[block].astype(np.float64)
+    """A product in float64."""
+    multiply, result = _multiplication(a, b), np.zeros((a.shape[0], b.shape[1]))
+    for left, right in _blocks(a, b):
+        result += multiply(left, right)
     return result
 
 
@@ -415,6 +475,24 @@ def _spread(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     starts = np.arange(0, count, _APART)
     inner = starts + rng.integers(0, np.minimum(_APART, count - starts))
     return np.unique(np.concatenate([[0, count - 1], inner]))
+
+
+def _multiplication(a: Matrix, b: Matrix) -> Callable[[Matrix, Matrix], Matrix]:
+    """The multiplication of their blocks.
+
+    What BLAS libraries make of NaN and infinity is their own affair.
+    """
+    if np.isfinite(a).all() and np.isfinite(b).all():
+        return np.matmul
+    return functools.partial(np.einsum, "ij,jk->ik")
+
+
+def _blocks(a: Matrix, b: Matrix) -> Iterator[tuple[Matrix, Matrix]]:
+    """Columns of A and rows of B in float64, by blocks of the reduction."""
+    step = max(1, _BLOCK // max(a.shape[0], b.shape[1]))
+    for start in range(0, a.shape[1], step):
+        block = slice(start, start + step)
+        yield a[:, block].astype(np.float64), b[block].astype(np.float64)
 
 
 def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -7,8 +7,9 @@ addresses.
 
 from __future__ import annotations
 
-import functools
+import itertools
 from abc import ABC, abstractmethod
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +23,7 @@ from autotune.operations.references import Deviation, Drawn, FullReference, Samp
 from autotune.operations.verification import Check, Verdict, find_flaw, grade, tolerance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.gpu.interface import Memory
     from autotune.gpu.measure.memory import Placement
@@ -123,15 +124,13 @@ class DeviceCheck(SlabCheck):
         others: Sequence[str] = (),
     ) -> None:
         self._cases = (case, *(case.drawn_from(other) for other in others))
-        self._draw = functools.partial(Drawn.of, problem=problem)
-        drawn = self._draw(case, rng=rng)
+        drawn = _draw(self._cases, problem, rng)
         super().__init__(case, problem, support)
         # Bytes from the start of the slab to the end of B and its guards.
         self._inputs = self._placed["B"].end
         # One content is where it is; of several, each also has an image of A and B to come from.
         self._images = [driver().allocate(self._inputs) for _ in self._cases if others]
-        rest = [self._draw(other, rng=rng) for other in self._cases[1:]]
-        self._contents = [self._keep(*numbered) for numbered in enumerate([drawn, *rest])]
+        self._contents = [self._keep(*numbered) for numbered in enumerate(drawn)]
         self._turn = 0
         self._write()
 
@@ -144,7 +143,7 @@ class DeviceCheck(SlabCheck):
         self._write()
 
     def redraw(self, rng: np.random.Generator) -> None:
-        drawn = [self._draw(case, rng=rng) for case in self._cases]
+        drawn = _draw(self._cases, self.problem, rng)
         self._contents = [self._keep(*numbered) for numbered in enumerate(drawn)]
         self._write()
 
@@ -212,6 +211,14 @@ class DeviceCheck(SlabCheck):
         if self._images:
             for base in self.bases:
                 driver().duplicate(base, int(self._images[self._turn]), self._inputs)
+
+
+def _draw(cases: Sequence[Case], problem: Problem, rng: np.random.Generator) -> Iterable[Drawn]:
+    """Contents as they are drawn, several at a time: large ones keep a core busy for a second."""
+    if len(cases) == 1:
+        return [Drawn.of(cases[0], problem, rng)]
+    with ThreadPoolExecutor(len(cases)) as pool:
+        return list(pool.map(Drawn.of, cases, itertools.repeat(problem), rng.spawn(len(cases))))
 
 
 @dataclass(frozen=True, slots=True)

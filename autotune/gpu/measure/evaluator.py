@@ -313,6 +313,7 @@ def _make_worker(device: Device, effort: Effort, seed: int) -> SharedWorker:
         effort,
         GpuSettings(used(), 0, bus, limits_of(device)),
         seed,
-        environment=vendor().alone(device),
+        # Threads of a BLAS that wait for processors which compile would take ten times as long.
+        environment={**vendor().alone(device), "OPENBLAS_NUM_THREADS": "1"},
         replies=Reply,
     )
