@@ -189,6 +189,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
         watch=display.watch,
         visits=display.visit,
         surveyed=display.surveyed,
+        reached=display.reached,
     ):
         display.show(result)
         results.append(result)
@@ -263,7 +264,8 @@ class _Display:
     def __init__(self, preset: TuningPreset, *, quiet: bool) -> None:
         self._quiet = quiet
         self._count = len(preset.problems)
-        self._number = 0
+        self._seen: set[Problem] = set()
+        self._done = 0
         self._end: Callable[[], None] = lambda: None
         self._capped = preset.survey is not None and any(
             lot.problems[0].threads is not None for lot in preset.survey.lots()
@@ -277,8 +279,11 @@ class _Display:
         from autotune.tuning.progress import ProgressLine
 
         self._end()
+        again = problem in self._seen
+        number = self._done if again else len(self._seen)
         line = ProgressLine(
-            f"{self._number + 1}/{self._count} tuning {shapes_text(problem)}: {seconds:.0f} s"
+            f"{number + 1}/{self._count} tuning {shapes_text(problem)}{' further' * again}: "
+            f"{seconds:.0f} s"
         )
         self._end = line.end
         return line
@@ -317,14 +322,27 @@ class _Display:
             return f"{dtype}, {threads} thread{'' if threads == 1 else 's'}"
         return f"{dtype}, all threads" if self._capped else dtype
 
+    def reached(self, result: PresetResult) -> None:
+        """Say what a first visit to a problem has brought."""
+        self._seen.add(result.problem)
+        self._tell(f"{len(self._seen)}/{self._count} {result.problem.label}: so far", result)
+
     def show(self, result: PresetResult) -> None:
         """Say what became of a problem; of those that were not reached the end has a line."""
-        self._number += 1
+        self._seen.add(result.problem)
+        self._done += 1
+        if result.status == "not reached":
+            self._tell("", None)
+        else:
+            text = f"{self._done}/{self._count} {result.problem.label}: {result.status}"
+            self._tell(text, result)
+
+    def _tell(self, text: str, result: PresetResult | None) -> None:
+        """End the live line, and say how a problem stands."""
         self._end()
         self._end = lambda: None
-        if self._quiet or result.status == "not reached":
+        if self._quiet or result is None:
             return
-        text = f"{self._number}/{self._count} {result.problem.label}: {result.status}"
         if result.record is not None:
             text += f", {result.record.candidate.family}, {result.record.gflops:.0f} GFLOP/s"
             if result.record.baseline is not None:
@@ -400,9 +418,10 @@ def _mean(results: Sequence[PresetResult]) -> str:
         return f"no mean: {noisy} of {len(results)} measured, all noisy" if noisy else ""
     mean = geometric_mean(ratios)
     left_out = f"; {noisy} noisy left out" if noisy else ""
+    least = min(ratios)
     return (
-        f"geometric mean {ratio(f'{mean:.3f}x', mean)} the vendor library, over {len(ratios)} of "
-        f"{len(results)}{left_out}"
+        f"geometric mean {ratio(f'{mean:.3f}x', mean)} the vendor library, least "
+        f"{ratio(f'{least:.3f}x', least)}, over {len(ratios)} of {len(results)}{left_out}"
     )
 
 

@@ -23,6 +23,7 @@ class Deadline:
         seconds: how long the run may take; infinite where only trials count.
         clock: seconds from a fixed point.
         goal_s: how long it is meant to take; None is as long as it may.
+        grace_s: seconds beyond the goal that what comes last may take.
 
     Attributes:
         limit_s: the seconds given.
@@ -35,10 +36,12 @@ class Deadline:
         seconds: float = math.inf,
         clock: Callable[[], float] = time.monotonic,
         goal_s: float | None = None,
+        grace_s: float = 0.0,
     ) -> None:
         self.limit_s = seconds
         self.goal_s = seconds if goal_s is None else min(goal_s, seconds)
         self.reserve_s = 0.0
+        self._grace_s = grace_s
         self._clock = clock
         self._begun = clock()
         self._end = self._begun + seconds
@@ -85,7 +88,7 @@ class Deadline:
             more_s: seconds that are well spent before the reserve, should the goal be past.
         """
         self._goal = max(self._goal, self._clock() + self.reserve_s + more_s)
-        self._end = min(self._end, self._goal)
+        self._end = min(self._end, self._goal + self._grace_s)
 
     def hasten(self, seconds: float, grace_s: float) -> None:
         """Have the run end within so many seconds.

@@ -324,7 +324,6 @@ def build(
     book: PriceBook,
     families: Mapping[str, KernelFamily],
     *,
-    weights: Mapping[Sizes, float] | None = None,
     most: int = LARGEST,
     fewest: int = FEWEST,
     loss: float = LOSS,
@@ -334,8 +333,6 @@ def build(
     Args:
         book: what has been learned.
         families: by name.
-        weights: what problems count for; those that are not named, and all where there is no
-            mapping, count 1.
         most: programs at most.
         fewest: see `FEWEST`.
         loss: see `LOSS`.
@@ -359,8 +356,7 @@ def build(
                     known = program.expected(sizes)[1] * doubt * far
                 seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
-    counts = np.array([(weights or {}).get(each, 1.0) for each in shapes])
-    chosen, remaining = select(seconds[:, served], counts[served], most=most, loss=loss)
+    chosen, remaining = select(seconds[:, served], most=most, loss=loss)
     entries = tuple(able[row].entry(families[able[row].key.family]) for row in chosen)
     return Built(entries, remaining, int(served.sum()))
 
@@ -375,13 +371,7 @@ def _best_observed(programs: Sequence[Program]) -> dict[Sizes, dict[Key, float]]
     return best
 
 
-def select(
-    seconds: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    *,
-    most: int,
-    loss: float,
-) -> tuple[list[int], float]:
+def select(seconds: NDArray[np.float64], *, most: int, loss: float) -> tuple[list[int], float]:
     """Programs in the order of what they bring, until the loss is small enough.
 
     Each is the one that lowers the mean logarithm of the best time most, given those before it:
@@ -390,10 +380,9 @@ def select(
 
     Args:
         seconds: times, shape (programs, shapes); infinite where a program cannot be used.
-        weights: what each shape counts for, shape (shapes,).
         most: programs at most.
-        loss: what the best of the selected may be slower than the best of all, as a weighted
-            geometric mean: 0.02 is 2%.
+        loss: what the best of the selected may be slower than the best of all, as a geometric
+            mean: 0.02 is 2%.
 
     Returns:
         The selected rows, and the loss that remains.
@@ -405,21 +394,20 @@ def select(
     best = logs.min(axis=0)
     if not np.isfinite(best).all():
         raise ValueError("every shape needs a program that can be used for it")
-    weights = weights / weights.sum()
     # Far behind is as bad as unusable, and finite: the first choice serves most shapes.
     behind = np.minimum(logs - best, _FARTHEST)
     covered = np.full(logs.shape[1], _FARTHEST)
     chosen: list[int] = []
     while len(chosen) < most:
-        gains = (np.maximum(covered - behind, 0.0) * weights).sum(axis=1)
+        gains = np.maximum(covered - behind, 0.0).mean(axis=1)
         row = int(gains.argmax())
         if gains[row] <= 0:
             break
         chosen.append(row)
         covered = np.minimum(covered, behind[row])
-        if np.expm1((covered * weights).sum()) <= loss:
+        if np.expm1(covered.mean()) <= loss:
             break
-    return chosen, float(np.expm1((covered * weights).sum()))
+    return chosen, float(np.expm1(covered.mean()))
 
 
 _FARTHEST = 5.0

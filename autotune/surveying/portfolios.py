@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from autotune.core.checks import utc_now
 from autotune.core.deadline import Deadline
 from autotune.core.dtypes import DTYPES
-from autotune.model import LARGEST, Portfolio, Sizes, build, is_modelled, with_calls
+from autotune.model import LARGEST, Portfolio, build, is_modelled, with_calls
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord
 from autotune.surveying.queue import Until
@@ -212,31 +211,12 @@ class SurveyPlan:
     share: float
     threads: tuple[int | None, ...] = (None,)
 
-    weights: ClassVar[Mapping[Gemm, float] | None] = None
-    """Weights of the problems; None weighs all the same."""
-
     def lots(self) -> Iterator[Lot]:
         """One lot for each dtype and cap."""
         for dtype, share in self.shares.items():
             for cap in self.threads:
                 drawn = draw_problems(self.within, self.most, self.seed, dtype, cap)
                 yield Lot(drawn[: self.problems], drawn[self.problems :], share)
-
-
-@dataclass(frozen=True, slots=True)
-class OwnPlan:
-    """A survey of a program's own problems, with their weights, in a share of the time."""
-
-    weights: Mapping[Gemm, float]
-    share: float
-
-    def lots(self) -> Iterator[Lot]:
-        """One lot for each dtype and cap."""
-        groups: defaultdict[tuple[str, int | None], list[Gemm]] = defaultdict(list)
-        for problem in self.weights:
-            groups[problem.dtype, problem.threads].append(problem)
-        for group in groups.values():
-            yield Lot(group, [], sum(self.weights[problem] for problem in group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +262,7 @@ Watch: TypeAlias = "Callable[[SurveyVisit], None]"
 def survey_device(
     context: DeviceContext,
     run: Run,
-    plan: SurveyPlan | OwnPlan,
+    plan: SurveyPlan,
     deadline: Deadline,
     stopped: Callable[[], bool],
     *,
@@ -333,7 +313,7 @@ def survey_device(
                 if portfolio is not None:
                     survey.queue.add(survey.learning.take(portfolio))
             survey.hold(until)
-            found = _store(where, survey, lot.problems, before, plan.weights, stopped)
+            found = _store(where, survey, lot.problems, before, stopped)
         if found is not None:
             made[first.dtype] = found
             now_s = deadline.elapsed_s
@@ -361,20 +341,18 @@ def _store(
     survey: Survey,
     problems: Sequence[Gemm],
     before: Portfolio | None,
-    own: Mapping[Gemm, float] | None,
     stopped: Callable[[], bool],
 ) -> Portfolio | None:
     """Store the portfolio, with the binaries that its programs need; None where nothing ran."""
     device, first, learning = context.device, problems[0], survey.learning
-    weights = None if own is None else {Sizes.of(problem): own[problem] for problem in problems}
-    built = build(learning.book, context.families, weights=weights)
+    built = build(learning.book, context.families)
     if not built.entries:
         return None
     entries = built.entries
     if before is not None:
         # Other shapes keep what served them: no lot has problems of every kind. What a program
-        # took on another device is no price here, unless a program's own shapes are all there is.
-        elsewhere = own is None and before.fingerprint != device.fingerprint
+        # took on another device is no price here.
+        elsewhere = before.fingerprint != device.fingerprint
         chosen = {entry.key for entry in entries}
         earlier = learning.at_prices_of_now(before.entries, timed=elsewhere)
         kept = (entry for entry in earlier if entry.key not in chosen)

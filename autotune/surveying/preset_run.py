@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -11,16 +10,17 @@ from typing import TYPE_CHECKING
 
 from autotune.core import arguments
 from autotune.core.deadline import Deadline
-from autotune.core.errors import CacheError, InputError, TuningFailedError, WorkerError
+from autotune.core.errors import InputError, TuningFailedError, WorkerError
 from autotune.core.interrupt import Interrupt
 from autotune.core.pace import Pace
-from autotune.core.paths import CacheLocations, private_folder
+from autotune.core.paths import CacheLocations
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.effort import Effort
 from autotune.runtime.loading import check_place
 from autotune.store import MatchQuality, TuningCache, TuningRecord, find
+from autotune.surveying.journal import Journal, identity
 from autotune.surveying.portfolios import survey_device
-from autotune.surveying.presets import (
+from autotune.surveying.visits import (
     MIN_VISIT_S,
     Claim,
     expected_gain,
@@ -42,14 +42,22 @@ if TYPE_CHECKING:
 
     from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
-    from autotune.surveying.portfolios import OwnPlan, Surveyed, SurveyPlan
+    from autotune.surveying.portfolios import Surveyed, SurveyPlan
     from autotune.surveying.portfolios import Watch as SurveyWatch
     from autotune.surveying.presets import TuningPreset
     from autotune.tuning.progress import Watcher
     from autotune.tuning.results import TuneResult
 
-EFFORT = Effort(budget_s=0.1, finals_s=2.0)
+EFFORT = Effort(budget_s=0.05, finals_s=1.0)
 """Less per trial than for a single problem: there are many, and they learn from each other."""
+
+PREDICTED = 32
+"""First trials that the device's cost model chooses: a program that is compiled is timed in less
+time than a search takes to propose another."""
+
+GRACE_S = 8.0
+"""Seconds beyond a visit's goal that its finals may take: where they are cut off their operands
+were drawn in vain."""
 
 SURVEY = "survey"
 """The survey's line in the journal."""
@@ -110,6 +118,7 @@ def run_preset(
     watch: Watch | None = None,
     visits: SurveyWatch | None = None,
     surveyed: Callable[[Surveyed], None] | None = None,
+    reached: Callable[[PresetResult], None] | None = None,
 ) -> Iterator[PresetResult]:
     """Survey the device, if the preset says so, and tune a preset's problems.
 
@@ -117,7 +126,7 @@ def run_preset(
 
     Problems that an earlier run of the same preset has finished, with the same limits and families
     on this device, are kept as long as their record fits exactly and was measured in quiet; one
-    that was interrupted goes on in its study. How the time is divided, `presets` says.
+    that was interrupted goes on in its study. How the time is divided, `visits` says.
     Processes that compile and measure serve all problems, and operands are kept as far as memory
     goes.
 
@@ -137,6 +146,7 @@ def run_preset(
         watch: called before each visit; returns its progress callback.
         visits: called before each visit of the survey.
         surveyed: called with each portfolio that was stored.
+        reached: called with the result of a first visit that another may follow.
 
     Raises:
         InputError: something above cannot be used; the message says what and why.
@@ -154,6 +164,7 @@ def run_preset(
         storage=storage,
         workers=workers,
         effort=EFFORT,
+        predicted=PREDICTED,
     )
     families = arguments.texts("families", families)
     extra_families = arguments.paths("extra_families", extra_families)
@@ -178,7 +189,7 @@ def run_preset(
     )
     folder = place.root / "presets"
     yield from PresetRun(
-        preset, run, deadline, context, context_of, folder, watch, visits, surveyed
+        preset, run, deadline, context, context_of, folder, watch, visits, surveyed, reached
     ).results()
 
 
@@ -219,7 +230,7 @@ class _Task:
         else:
             ratio = None if record.baseline is None else record.baseline.ratio
             gain = expected_gain(ratio, self.medians or [record.median_s])
-        return Claim(self.weight, gain, self.problem.dtype)
+        return Claim.of(self.problem, self.weight, gain)
 
     def note(self, result: TuneResult) -> None:
         """A visit ended with a winner."""
@@ -251,6 +262,7 @@ class PresetRun:
         watch: called before each visit; returns its progress callback.
         visits: called before each visit of the survey.
         surveyed: called with each portfolio that was stored.
+        reached: called with the result of a first visit that another may follow.
     """
 
     preset: TuningPreset
@@ -262,12 +274,13 @@ class PresetRun:
     watch: Watch | None
     visits: SurveyWatch | None
     surveyed: Callable[[Surveyed], None] | None
+    reached: Callable[[PresetResult], None] | None
 
     def __post_init__(self) -> None:
-        self._identity = _identity(
+        self._identity = identity(
             self.preset, self.context, f"{self.run.timeout:g} s, {self.run.trials} trials"
         )
-        self._journal = _Journal(self.folder / f"{self.preset.name}-{self._identity}.txt")
+        self._journal = Journal(self.folder / f"{self.preset.name}-{self._identity}.txt")
         self._too_little = (
             f"too little is left of the {self.run.timeout:g} s: run it again to go on"
         )
@@ -319,11 +332,11 @@ class PresetRun:
         exact = match.record if match.quality is MatchQuality.EXACT else None
         return None if exact is None or exact.noisy else exact
 
-    def _survey(self, plan: SurveyPlan | OwnPlan) -> None:
+    def _survey(self, plan: SurveyPlan) -> None:
         """Survey the device; where there was too little time the next run tries again."""
         left_s, name = self.deadline.remaining_s, self.preset.name
         own = Deadline(survey_s(left_s, plan.share, len(self._tasks)))
-        study = f"survey-{name}-{_identity(self.preset, self.context)}"
+        study = f"survey-{name}-{identity(self.preset, self.context)}"
         brought = False
         with Interrupt(own) as interrupt:
             for made in survey_device(
@@ -345,10 +358,10 @@ class PresetRun:
 
     def _first_round(self, host: Evaluator, visited: list[_Task]) -> Iterator[PresetResult]:
         """Visit every problem once; those that may be visited again are put into `visited`."""
-        kept_s = second_round_s(self.deadline.left_s, [task.weight for task in self._tasks])
+        kept_s = second_round_s(self.deadline.left_s, len(self._tasks))
         for number, task in enumerate(self._tasks):
             weights = [task.weight for task in self._tasks[number:]]
-            visit_s = first_visit_s(self.deadline.left_s - kept_s, weights)
+            visit_s = first_visit_s(self.deadline.left_s, kept_s, weights)
             if visit_s is None and not self._stopped:
                 self._stopped = self._too_little
             if visit_s is None or self._stopped:
@@ -357,6 +370,8 @@ class PresetRun:
             self._visit(task, visit_s, host)
             if kept_s and not self._stopped:
                 visited.append(task)
+                if self.reached is not None and task.result is not None:
+                    self.reached(task.became(PresetStatus.TUNED))
             else:
                 yield self._done(task)
 
@@ -376,7 +391,7 @@ class PresetRun:
     def _visit(self, task: _Task, visit_s: float, host: Evaluator) -> None:
         """Tune a problem for so long, or longer until something of it is valid."""
         task.pace.compile_s = task.pace.compile_s or self._compile_s
-        own = Deadline(self.deadline.left_s, goal_s=visit_s)
+        own = Deadline(self.deadline.left_s, goal_s=visit_s, grace_s=GRACE_S)
         watcher = None if self.watch is None else self.watch(task.problem, visit_s)
         run = replace(self.run, study=task.study, trials=task.trials, progress=watcher)
         with Interrupt(own) as interrupt:
@@ -406,35 +421,3 @@ class PresetRun:
         if self._stopped:
             return task.became(PresetStatus.NOT_REACHED, self._stopped)
         return task.became(PresetStatus.FAILED, task.failure)
-
-
-class _Journal:
-    """The problems that runs of one preset have finished, a line each."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def labels(self) -> frozenset[str]:
-        """Labels of what is finished."""
-        try:
-            return frozenset(self._path.read_text(encoding="utf-8").split())
-        except FileNotFoundError:
-            return frozenset()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CacheError(f"cannot read {self._path} ({error}): remove it") from error
-
-    def add(self, label: str) -> None:
-        """Note that something is finished."""
-        private_folder(self._path.parent)
-        try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(f"{label}\n")
-        except OSError as error:
-            raise CacheError(f"cannot write {self._path}: {error.strerror or error}") from error
-
-
-def _identity(preset: TuningPreset, context: DeviceContext, effort: str = "") -> str:
-    """Twelve hex digits over all that makes two runs of a preset comparable."""
-    parts = [preset.digest, context.target.name, context.device.fingerprint.digest, effort]
-    parts += sorted(family.digest for family in context.families.values())
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:12]

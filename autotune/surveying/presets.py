@@ -1,20 +1,10 @@
-"""Tuning presets: lists of problems that one run tunes, and the division of its time among them.
-
-Most of what tuning gains comes with the first trials, which are known-good points: a first round
-visits every problem for those. What is then left goes where more is expected, judged by how far a
-problem is behind the vendor library and by what the second half of its trials still brought.
-
-Where the time is too short for two rounds worth the name there is one, and where it is too short
-for all problems, those visited are the ones that have no record yet or the worst, of each element
-type in turn; a survey before them then gets less than its share. A visit that has
-found nothing valid when its time is over goes on until it has: those after it get less.
-"""
+"""Tuning presets: lists of problems that one run tunes."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -27,7 +17,7 @@ from autotune.core.suggestions import must_be
 from autotune.core.toml_table import Table
 from autotune.operations.problem import GEMM, Gemm, Problem
 from autotune.runtime.shape_list import read_shapes
-from autotune.surveying.portfolios import OwnPlan, Range, SurveyPlan
+from autotune.surveying.portfolios import Range, SurveyPlan
 from autotune.targets.registry import make_target
 
 DTYPE_S = 240.0
@@ -38,15 +28,6 @@ DEFAULT_SECONDS = 480.0
 
 TRIALS = 600
 """The most configurations tried for one shape."""
-
-FEW = 12
-"""Shapes of a list that is tuned one by one alone, without a portfolio."""
-
-SURVEYED = 64
-"""Shapes of a longer one that its portfolio is made with."""
-
-SURVEY_SHARE = 0.5
-"""Of the time, what goes to that."""
 
 _BALANCE = 16
 """Operations that processors do, more or less, while a byte comes from memory."""
@@ -85,7 +66,7 @@ class TuningPreset:
     target: str
     trials: int
     problems: tuple[PresetProblem, ...]
-    survey: SurveyPlan | OwnPlan | None = None
+    survey: SurveyPlan | None = None
     operation: str = GEMM.name
     grows: bool = False
 
@@ -119,7 +100,7 @@ class TuningPreset:
                 problem = GEMM.at(member.problem.shape, dtype=dtype)
                 problems.append(PresetProblem(problem, round(member.seconds * share, 3)))
         survey = self.survey
-        if isinstance(survey, SurveyPlan):
+        if survey is not None:
             survey = replace(survey, shares=dict.fromkeys(dtypes, 1.0))
         return replace(self, problems=tuple(problems), survey=survey)
 
@@ -162,8 +143,7 @@ def preset_of_shapes(
 
     Time goes by the square root of what a shape costs the program: its weight times an estimate
     of one product's time. Twice the time for a search brings less than the first half did, and a
-    shape that takes nine tenths of a program must not leave nothing to the others. Where there
-    are many, half of it goes to a portfolio for them all.
+    shape that takes nine tenths of a program must not leave nothing to the others.
 
     Runs with the same limits go on where the last one ended, though weights have changed since or
     shapes have been added.
@@ -199,8 +179,6 @@ def preset_of_shapes(
     shares = {problem: math.sqrt(cost) for problem, cost in costs.items()}
     order = sorted(shares, key=lambda problem: -shares[problem])
     whole = sum(shares.values())
-    products = [problem for problem in order if isinstance(problem, Gemm)]
-    survey = OwnPlan({problem: shares[problem] for problem in products[:SURVEYED]}, SURVEY_SHARE)
     return TuningPreset(
         name="shapes",
         summary=f"the shapes of {path}",
@@ -209,7 +187,6 @@ def preset_of_shapes(
         problems=tuple(
             PresetProblem(problem, seconds * shares[problem] / whole) for problem in order
         ),
-        survey=survey if len(products) > FEW else None,
         operation=operation,
         grows=True,
     )
@@ -296,99 +273,3 @@ def _problems(entry: Table) -> Iterator[PresetProblem]:
         seen.add(problem)
         yield PresetProblem(problem, table.whole("seconds"))
         table.close()
-
-
-MIN_VISIT_S = 6.0
-"""A visit shorter than this is not begun: operands, compiling the first kernels and the finals
-would leave no time for trials."""
-
-LEAST_SURVEY = 1 / 3
-"""Of the time, what a survey keeps however many problems wait: it is what serves all others."""
-
-SECOND_SHARE = 0.5
-"""Of the time, what is kept for the second round."""
-
-LEAST_GAIN = 0.02
-"""Least gain expected of a problem, however well it has gone: nobody knows the best kernel."""
-
-UNKNOWN_GAIN = 1.0
-"""Gain expected of a problem that has no kernel yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """A problem's claim to time.
-
-    Attributes:
-        weight: seconds that the preset means for it.
-        gain: logarithm of the speed that is expected to be gained.
-        kind: its element type: a short run is to reach each.
-    """
-
-    weight: float
-    gain: float
-    kind: str = ""
-
-
-def expected_gain(ratio: float | None, medians: Sequence[float]) -> float:
-    """Logarithm of the speed that more time for a problem is expected to gain.
-
-    Args:
-        ratio: speed of its best kernel relative to the vendor library; None without either.
-        medians: of its trials so far, in order, in seconds.
-    """
-    if not medians:
-        return UNKNOWN_GAIN
-    behind = 0.0 if ratio is None else max(0.0, -math.log(ratio))
-    half = medians[: (len(medians) + 1) // 2]
-    late = math.log(min(half) / min(medians))
-    return max(LEAST_GAIN, behind + late)
-
-
-def survey_s(left_s: float, share: float, problems: int) -> float:
-    """Seconds for a survey: its share of what is left, unless first visits need the time."""
-    if not problems:
-        return left_s
-    meant_s = share * left_s
-    return min(meant_s, max(left_s - problems * MIN_VISIT_S, LEAST_SURVEY * left_s))
-
-
-def in_turn(claims: Sequence[Claim]) -> list[int]:
-    """The order of first visits: the most promising first, of equals each kind in turn."""
-    seen: Counter[str] = Counter()
-    ranks = []
-    for claim in claims:
-        ranks.append((-claim.gain, seen[claim.kind]))
-        seen[claim.kind] += 1
-    return sorted(range(len(claims)), key=ranks.__getitem__)
-
-
-def second_round_s(left_s: float, weights: Sequence[float]) -> float:
-    """Seconds that the first round leaves to the second; none where they are too few for both."""
-    if not weights:
-        return 0.0
-    first_s = (1 - SECOND_SHARE) * left_s * min(weights) / sum(weights)
-    return SECOND_SHARE * left_s if first_s >= MIN_VISIT_S else 0.0
-
-
-def first_visit_s(left_s: float, weights: Sequence[float]) -> float | None:
-    """Seconds for the next problem of the first round; None when there is no time for it.
-
-    Weights are those of this problem and of all after it.
-    """
-    if left_s < MIN_VISIT_S:
-        return None
-    return max(MIN_VISIT_S, left_s * weights[0] / sum(weights))
-
-
-def second_visits(left_s: float, claims: Sequence[Claim]) -> list[tuple[int, float]]:
-    """Second visits, by position and with their seconds: the most promising first."""
-    order = sorted(range(len(claims)), key=lambda position: -claims[position].gain)
-    while order:
-        shares = [claims[position].weight * claims[position].gain for position in order]
-        seconds = [left_s * share / sum(shares) for share in shares]
-        least = min(range(len(order)), key=seconds.__getitem__)
-        if seconds[least] >= MIN_VISIT_S:
-            return list(zip(order, seconds, strict=True))
-        del order[least]
-    return []

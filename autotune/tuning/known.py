@@ -33,11 +33,9 @@ OTHER_DTYPE, OTHER_DEVICE = 2.0, 4.0
 NEIGHBOURS = 3
 """Records of near problems whose candidates are tried first."""
 
-PREDICTED = 8
-"""First trials that the device's cost model chooses."""
-
 CALLS = 2
-"""Of these, calls of one program: about others the model is more likely to be wrong."""
+"""Calls of one program, of first trials that the device's cost model chooses: about others the
+model is more likely to be wrong."""
 
 
 def priors(context: TuningContext) -> list[Prior]:
@@ -79,16 +77,20 @@ def priors(context: TuningContext) -> list[Prior]:
     return found
 
 
-def known_good(context: TuningContext) -> Iterator[Candidate]:
+def known_good(context: TuningContext, predicted: int) -> Iterator[Candidate]:
     """First trials: records of near problems, the cost model's favourites, then presets.
 
     What is not valid for this problem and device is moved to the nearest that is.
+
+    Args:
+        context: the problem, and where it is tuned.
+        predicted: favourites at most.
     """
     problem, device, spaces = context.problem, context.device, context.union.spaces
     records = context.store.records(operation=problem.operation, target=context.target.name)
     near = neighbours(records, problem, device.fingerprint, limit=NEIGHBOURS)
     wanted = [record.candidate for record in near]
-    wanted += islice(_favourites(context), PREDICTED)
+    wanted += islice(_favourites(context), predicted)
     if (default := _default(context)) is not None:
         family, space = context.families[default], spaces[default]
         placed = (preset.placed(space) for preset in family.presets.values())

@@ -48,7 +48,7 @@ def tune_in(
     # Priors are of times.
     prior = priors(context) if run.sampler == "auto" and run.objective.follows_time else ()
     with context.open(run, beside, prior) as (study, evaluator):
-        study.enqueue(known_good(context))
+        study.enqueue(known_good(context, run.predicted))
         trials = TrialRun(context, study, evaluator, run, budget)
         trials.search(besides=other_defaults(context))
         effort = EffortRecord(len(trials.results), budget.search_s, run.sampler, run.seed)

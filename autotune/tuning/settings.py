@@ -27,6 +27,7 @@ class Run:
         workers: processes that compile; None uses every core.
         effort: how long and how exactly to measure, and by which objective; None is the default.
         racing: whether a candidate is abandoned once it is far behind the best so far.
+        predicted: first trials that the device's cost model chooses.
         finals: whether the best candidates are measured again, for which time is kept.
         progress: called whenever something has moved.
     """
@@ -40,6 +41,7 @@ class Run:
     workers: int | None = None
     effort: Effort | None = None
     racing: bool = True
+    predicted: int = 8
     finals: bool = True
     progress: Watcher | None = None
 

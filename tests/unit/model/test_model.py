@@ -269,15 +269,15 @@ def test_without_measurements_of_a_term_the_prior_speaks() -> None:
 def test_a_portfolio_is_as_small_as_its_loss_allows() -> None:
     # Two programs that are good at one half each, one that is fair at all, and a poor one.
     seconds = np.array([[1.0, 1, 4, 4], [4, 4, 1, 1], [1.5, 1.5, 1.5, 1.5], [9, 9, 9, np.inf]])
-    chosen, loss = select(seconds, np.ones(4), most=64, loss=0.01)
+    chosen, loss = select(seconds, most=64, loss=0.01)
     assert chosen[0] == 2
     assert set(chosen[1:]) == {0, 1}
     assert loss == pytest.approx(0.0)
-    chosen, loss = select(seconds, np.ones(4), most=64, loss=0.6)
+    chosen, loss = select(seconds, most=64, loss=0.6)
     assert (chosen, round(loss, 6)) == ([2], 0.5)
-    assert len(select(seconds, np.ones(4), most=1, loss=0.0)[0]) == 1
+    assert len(select(seconds, most=1, loss=0.0)[0]) == 1
     with pytest.raises(ValueError, match="every shape needs a program"):
-        select(np.array([[np.inf]]), np.ones(1), most=1, loss=0.0)
+        select(np.array([[np.inf]]), most=1, loss=0.0)
 
 
 @pytest.fixture(scope="module")

@@ -25,19 +25,21 @@ from autotune.surveying.portfolios import Surveyed, SurveyPlan, SurveyVisit
 from autotune.surveying.preset_run import PresetResult, PresetStatus, run_preset
 from autotune.surveying.presets import (
     DTYPE_S,
-    MIN_VISIT_S,
-    SECOND_SHARE,
-    Claim,
     TuningPreset,
-    expected_gain,
     find_preset,
+    read_presets,
+    tuning_presets,
+)
+from autotune.surveying.visits import (
+    FIRST_SHARE,
+    MIN_VISIT_S,
+    Claim,
+    expected_gain,
     first_visit_s,
     in_turn,
-    read_presets,
     second_round_s,
     second_visits,
     survey_s,
-    tuning_presets,
 )
 from autotune.tuning.progress import Progress
 
@@ -94,7 +96,7 @@ def test_the_cpu_preset_covers_square_odd_skinny_and_long_products() -> None:
     assert preset.target == "cpu"
     assert preset.seconds <= 8 * 60
     # Time for two rounds.
-    assert second_round_s(preset.seconds, [each.seconds for each in preset.problems]) > 0
+    assert second_round_s(preset.seconds, len(preset.problems)) > 0
 
 
 def test_a_preset_is_for_the_element_types_that_one_names() -> None:
@@ -245,29 +247,42 @@ def test_no_search_is_begun_without_time_for_it(tiny: TuningPreset, tmp_path: Pa
         run(tiny, tmp_path / "cache", seconds=0)
 
 
-def test_all_problems_are_visited_before_any_is_visited_again() -> None:
+def test_all_problems_are_visited_in_a_third_of_the_time() -> None:
     weights = [60.0, 45.0, 75.0, 30.0]
-    kept_s = second_round_s(210.0, weights)
-    assert kept_s == 210 * SECOND_SHARE
-    left_s = 210.0 - kept_s
+    kept_s = second_round_s(210.0, len(weights))
+    assert kept_s == pytest.approx(210 * (1 - FIRST_SHARE))
+    left_s = 210.0
     seconds = []
     for number in range(len(weights)):
-        visit_s = first_visit_s(left_s, weights[number:])
+        visit_s = first_visit_s(left_s, kept_s, weights[number:])
         assert visit_s is not None
         seconds.append(visit_s)
         left_s -= visit_s
-    assert seconds == pytest.approx([each / 2 for each in weights])
-    # What a problem leaves over, the later ones get.
-    assert first_visit_s(50.0, [75.0, 30.0]) == pytest.approx(50 * 75 / 105)
+    assert sum(seconds) == pytest.approx(70)
+    spare_s = [each - MIN_VISIT_S for each in seconds]
+    assert [each / sum(spare_s) for each in spare_s] == pytest.approx([w / 210 for w in weights])
+    # What a problem takes too much, the second round loses and no other problem.
+    assert first_visit_s(kept_s - 10, kept_s, [30.0]) == MIN_VISIT_S
 
 
-def test_short_runs_make_one_visit_each_to_as_many_as_are_worth_it() -> None:
+def test_a_round_that_reaches_all_goes_before_a_second_one() -> None:
     weights = [60.0, 45.0, 75.0, 30.0]
-    assert second_round_s(40.0, weights) == 0
-    assert first_visit_s(40.0, weights) == pytest.approx(40 * 60 / 210)
-    assert first_visit_s(20.0, weights) == MIN_VISIT_S
-    assert first_visit_s(0.9 * MIN_VISIT_S, weights) is None
-    assert second_round_s(100.0, []) == 0
+    least_s = len(weights) * MIN_VISIT_S
+    assert second_round_s(1.5 * least_s, len(weights)) == pytest.approx(0.5 * least_s)
+    assert second_round_s(least_s, len(weights)) == 0
+    assert first_visit_s(least_s, 0.0, weights) == MIN_VISIT_S
+    assert first_visit_s(2 * least_s, 0.0, weights) > MIN_VISIT_S
+    assert first_visit_s(0.9 * MIN_VISIT_S, 0.0, weights) is None
+
+
+def test_layers_of_a_weight_follow_each_other() -> None:
+    def claim(m: int, n: int, dtype: str = "bfloat16", gain: float = 1.0) -> Claim:
+        return Claim.of(Gemm(m, n, 64, dtype, layout="nt"), 1.0, gain)
+
+    claims = [claim(1, 32), claim(1, 48), claim(9, 32), claim(9, 32, "float16"), claim(9, 48)]
+    assert in_turn(claims) == [0, 2, 3, 1, 4]
+    # One that has a record waits for those that have none.
+    assert in_turn([claim(5, 32, gain=0.1), *claims])[-1] == 0
 
 
 def test_time_goes_where_most_is_expected() -> None:
@@ -309,8 +324,9 @@ def test_a_survey_leaves_time_for_the_problems(name: str) -> None:
     assert preset.survey is not None
     share, count = preset.survey.share, len(preset.problems)
     assert survey_s(preset.seconds, share, count) == pytest.approx(share * preset.seconds)
-    assert survey_s(120, share, count) == pytest.approx(40)
-    assert survey_s(240, share, count) == pytest.approx(240 - count * MIN_VISIT_S)
+    short_s = 1.2 * count * MIN_VISIT_S
+    assert survey_s(short_s, share, count) == pytest.approx(short_s / 3)
+    assert survey_s(2 * short_s, share, count) <= 2 * short_s - count * MIN_VISIT_S
     assert survey_s(120, share, 0) == 120
 
 
@@ -334,7 +350,8 @@ def test_means_leave_out_what_is_noisy_and_say_over_how_many() -> None:
     *_, left, single, double = drawn(text, io.StringIO()).splitlines()
     assert left == ("2 of 6 not reached: too little is left of the 120 s: run it again to go on")
     assert single == (
-        "float32: geometric mean 1.000x the vendor library, over 2 of 5; 1 noisy left out"
+        "float32: geometric mean 1.000x the vendor library, least 0.500x, over 2 of 5; 1 noisy "
+        "left out"
     )
     assert double == "float64: no mean: 1 of 1 measured, all noisy"
     assert text.count("not reached") == 1

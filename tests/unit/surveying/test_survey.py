@@ -28,7 +28,6 @@ from autotune.store import MatchQuality, TuningCache
 from autotune.surveying import preset_run
 from autotune.surveying.pool import worth_knowing
 from autotune.surveying.portfolios import (
-    OwnPlan,
     Range,
     Surveyed,
     SurveyPlan,
@@ -304,20 +303,6 @@ def test_what_failed_before_takes_no_prices_away(tmp_path: Path) -> None:
     list(survey.learning.take(made.portfolio))
     known = {each.key: each.prices.tolist() for each in survey.learning.book.programs}
     assert known[entry.key] == list(entry.prices)
-
-
-@pytest.mark.usefixtures("toy")
-def test_own_problems_leave_other_shapes_what_served_them(tmp_path: Path) -> None:
-    place = place_in(tmp_path / "cache")
-    (first,) = survey_device(place, RUN, PLAN, Deadline(60), never, study="one")
-    own = OwnPlan({Gemm(30, 40, 50): 1.0, Gemm(8, 90, 8): 3.0}, share=0.5)
-    (second,) = survey_device(place, RUN, own, Deadline(60), never, study="own")
-    assert second.portfolio.shapes == 2
-    assert {each.key for each in first.portfolio.entries} <= {
-        each.key for each in second.portfolio.entries
-    }
-    problems = {str(each.problem) for each in place.store.measurements(study="own-float32")}
-    assert len(problems) == 2
 
 
 @pytest.mark.usefixtures("toy")
