@@ -12,6 +12,7 @@ from autotune.measuring.messages import Evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
 
     from autotune.core.configuration import Candidate
     from autotune.core.deadline import Deadline
@@ -82,6 +83,9 @@ class Backend(ABC):
     def is_ready(self, candidate: Candidate) -> bool:
         """True if a prepared candidate has been compiled."""
 
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> None:  # noqa: B027 - most cannot
+        """Begin to compile valid candidates; see `Evaluator.compile_ahead`."""
+
     @abstractmethod
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
         """Compile valid candidates that have not been compiled; see `Evaluator.prepare`."""
@@ -126,6 +130,7 @@ class Processes:
 
     Attributes:
         baselines: of the problems that were measured here.
+        compiles: what compilers were asked for that work ahead, by the digest of the source.
     """
 
     def __init__(
@@ -134,6 +139,7 @@ class Processes:
         self.key = key
         self.worker = worker
         self.baselines: Baselines = {}
+        self.compiles: dict[str, Future[Any]] = {}
         self.compilers = compilers
 
     def close(self) -> None:

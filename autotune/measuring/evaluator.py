@@ -139,8 +139,14 @@ class Evaluator:
 
         Those that were compiled when the time ended are ready.
         """
-        valid = [candidate for candidate in candidates if self._rejection(candidate) is None]
-        self.backend.prepare(valid, self.deadline, self.report)
+        self.backend.prepare(self._valid(candidates), self.deadline, self.report)
+
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
+        """Begin to compile the valid candidates while other problems are measured.
+
+        Nothing is waited for; where compilers would disturb measurements nothing is begun.
+        """
+        self.backend.compile_ahead(self._valid(candidates))
 
     def evaluate(self, candidate: Candidate, best_s: float | None) -> Measurement:
         """Compile if need be, verify, then time.
@@ -270,6 +276,9 @@ class Evaluator:
     def _accuracy(self, candidate: Candidate) -> str:
         """The accuracy class that a candidate promises."""
         return self._families[candidate.family].accuracy
+
+    def _valid(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        return [candidate for candidate in candidates if self._rejection(candidate) is None]
 
     def _rejection(self, candidate: Candidate) -> str | None:
         """Why a candidate is not valid for the problem on the device; None where it is."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ from autotune.targets.families import load_families, select_families
 from autotune.targets.registry import make_target
 from autotune.tuning.budget import Budget
 from autotune.tuning.context import DeviceContext, TuningContext
+from autotune.tuning.known import known_good
 from autotune.tuning.run import tune_in
 from autotune.tuning.settings import Run
 
@@ -54,6 +56,9 @@ EFFORT = Effort(budget_s=0.05, finals_s=1.0)
 PREDICTED = 32
 """First trials that the device's cost model chooses: a program that is compiled is timed in less
 time than a search takes to propose another."""
+
+AHEAD = 3
+"""Problems after the one that is measured whose first trials compilers begin with."""
 
 GRACE_S = 8.0
 """Seconds beyond a visit's goal that its finals may take: where they are cut off their operands
@@ -359,21 +364,34 @@ class PresetRun:
     def _first_round(self, host: Evaluator, visited: list[_Task]) -> Iterator[PresetResult]:
         """Visit every problem once; those that may be visited again are put into `visited`."""
         kept_s = second_round_s(self.deadline.left_s, len(self._tasks))
-        for number, task in enumerate(self._tasks):
-            weights = [task.weight for task in self._tasks[number:]]
-            visit_s = first_visit_s(self.deadline.left_s, kept_s, weights)
-            if visit_s is None and not self._stopped:
-                self._stopped = self._too_little
-            if visit_s is None or self._stopped:
-                yield task.became(PresetStatus.NOT_REACHED, self._stopped)
-                continue
-            self._visit(task, visit_s, host)
-            if kept_s and not self._stopped:
+        with ExitStack() as opened:
+            for number, task in enumerate(self._tasks):
+                weights = [task.weight for task in self._tasks[number:]]
+                visit_s = first_visit_s(self.deadline.left_s, kept_s, weights)
+                if visit_s is None and not self._stopped:
+                    self._stopped = self._too_little
+                if visit_s is None or self._stopped:
+                    yield task.became(PresetStatus.NOT_REACHED, self._stopped)
+                    continue
+                for near in self._tasks[number : number + 1 + AHEAD]:
+                    self._compile_ahead(near, host, opened)
+                self._visit(task, visit_s, host)
+                if not kept_s or self._stopped:
+                    yield self._done(task)
+                    continue
                 visited.append(task)
                 if self.reached is not None and task.result is not None:
                     self.reached(task.became(PresetStatus.TUNED))
-            else:
-                yield self._done(task)
+
+    def _compile_ahead(self, task: _Task, host: Evaluator, opened: ExitStack) -> None:
+        """Have compilers begin with a problem's first trials while others are measured."""
+        if task.context is not None or not host.compiles_ahead:
+            return
+        with suppress(TuningFailedError):  # as its visit will find
+            task.context = self._able(task.problem)
+            evaluator = task.context.evaluator(task.problem, self.run, host)
+            opened.enter_context(evaluator)
+            evaluator.compile_ahead(list(known_good(task.context, self.run.predicted)))
 
     def _second_round(self, host: Evaluator, visited: list[_Task]) -> Iterator[PresetResult]:
         """Visit the most promising again, as long as there is time."""

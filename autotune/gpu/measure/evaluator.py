@@ -123,14 +123,13 @@ class GpuBackend(WorkerBackend):
         self._families = work.families
         self._programs = programs
         self._effort = effort
-        self._compiles: dict[str, Future[CompileReply | Failure]] = {}
-        self._pending: dict[Candidate, Future[CompileReply | Failure]] = {}
+        self._requests: dict[Candidate, CompileRequest] = {}
+        self._asked: list[Future[CompileReply | Failure]] = []
         self._names: dict[Candidate, str] = {}  # of their sources
         self._admitted: dict[Candidate, Prepared | Measurement] = {}
+        support = support_source(problem.dtype, problem.out_dtype)
         self._support = self._submit(
-            support_source(problem.dtype, problem.out_dtype),
-            SUPPORT_FAMILY,
-            self._limits.architecture,
+            CompileRequest(support, SUPPORT_FAMILY, self._limits.architecture)
         )
         self._support_cubin = b""
 
@@ -141,23 +140,28 @@ class GpuBackend(WorkerBackend):
 
     def is_ready(self, candidate: Candidate) -> bool:
         """Has a candidate been compiled, or does it need none to be rejected?"""
-        return candidate not in self._pending or self._pending[candidate].done()
+        return candidate not in self._requests or self._compiling(candidate).done()
 
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
         """Compile, in the background, what has not been compiled; each distinct source once."""
-        for candidate in candidates:
-            if candidate not in self._pending:
-                self._pending[candidate] = self._compile(candidate)
+        self.compile_ahead(candidates)
         if self._support.done():
             # Its start (context, operands, references) takes as long as the first compiles.
             self._await_support(run, report)
             self.processes.worker.begin(self.subject, run)
 
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
+        """The same, for a later `prepare`: the process that measures learns nothing of it."""
+        for candidate in candidates:
+            if candidate not in self._requests:
+                self._requests[candidate] = self._request(candidate)
+                self._compiling(candidate)
+
     def prepared(
         self, candidate: Candidate, run: Deadline, report: Report
     ) -> Prepared | Measurement:
         """A compiled candidate that may be launched, or why there is none."""
-        reply = self._await(self._pending[candidate], run, report)
+        reply = self._await(self._compiling(candidate), run, report)
         if isinstance(reply, Refused):
             return Measurement(Outcome.COMPILE_FAILED, reason=reply.reason)
         if isinstance(reply, Failure):
@@ -186,7 +190,7 @@ class GpuBackend(WorkerBackend):
 
     def close(self) -> None:
         """End the processes, unless they are another evaluator's."""
-        for compiling in self._compiles.values():
+        for compiling in self._asked:
             compiling.cancel()  # those who come next need the compilers
         super().close()
 
@@ -248,8 +252,9 @@ class GpuBackend(WorkerBackend):
         while True:
             with contextlib.suppress(TimeoutError):
                 return future.result(timeout=run.within(LOOK_S))
-            done = sum(compiling.done() for compiling in self._compiles.values())
-            report(Stage("compiling", done, len(self._compiles)))
+            asked = {self._compiling(candidate) for candidate in self._requests}
+            done = sum(compiling.done() for compiling in asked)
+            report(Stage("compiling", done, len(asked)))
             if run.over:
                 raise OutOfTimeError("the run was over before a compiler had answered")
 
@@ -260,7 +265,16 @@ class GpuBackend(WorkerBackend):
                 raise AutotuneError(f"the evaluator's own kernels do not compile: {reply.reason}")
             self._support_cubin = reply.cubin
 
-    def _compile(self, candidate: Candidate) -> Future[CompileReply | Failure]:
+    def _compiling(self, candidate: Candidate) -> Future[CompileReply | Failure]:
+        """The compile of a candidate, whoever of those that share the compilers asked for it."""
+        request, compiles = self._requests[candidate], self.processes.compiles
+        known = compiles.get(request.source.digest)
+        if known is None or known.cancelled():  # by the one who asked for it
+            known = compiles[request.source.digest] = self._submit(request)
+            self._asked.append(known)
+        return known
+
+    def _request(self, candidate: Candidate) -> CompileRequest:
         family = self._families[candidate.family]
         layout = kernel_layout(family, self._problem.layout)
         problem, runtime = self._problem, family.runtime_parameters
@@ -274,16 +288,11 @@ class GpuBackend(WorkerBackend):
             family, Configuration(fixed | some), problem.dtype, layout, problem.out_dtype
         )
         self._names[candidate] = self._programs.path(source, family.name).stem
-        if source.digest not in self._compiles:
-            self._programs.write(source, family.name)
-            architecture = architecture_of(family, self._limits.architecture)
-            self._compiles[source.digest] = self._submit(source, family.name, architecture)
-        return self._compiles[source.digest]
+        self._programs.write(source, family.name)
+        architecture = architecture_of(family, self._limits.architecture)
+        return CompileRequest(source, family.name, architecture)
 
-    def _submit(
-        self, source: Source, family: str, architecture: str
-    ) -> Future[CompileReply | Failure]:
-        request = CompileRequest(source, family, architecture)
+    def _submit(self, request: CompileRequest) -> Future[CompileReply | Failure]:
         kept = read_kept(self._programs, request)
         if kept is None:
             return self.compilers.submit(request, self._effort.compile_timeout_s)

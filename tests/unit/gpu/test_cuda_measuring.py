@@ -453,7 +453,7 @@ def test_what_is_kept_waits_for_no_compiler(
         # Nobody measures: there is no GPU.
         monkeypatch.setattr(first.backend.processes.worker, "begin", lambda *_: None)
         first.prepare([chosen])
-        reply = first.backend._pending[chosen].result()
+        reply = first.backend._compiling(chosen).result()
         support = first.backend._support.result()
         assert isinstance(reply, Compiled)
 
