@@ -128,9 +128,8 @@ class GpuBackend(WorkerBackend):
         self._names: dict[Candidate, str] = {}  # of their sources
         self._admitted: dict[Candidate, Prepared | Measurement] = {}
         support = support_source(problem.dtype, problem.out_dtype)
-        self._support = self._submit(
-            CompileRequest(support, SUPPORT_FAMILY, self._limits.architecture)
-        )
+        self._support = CompileRequest(support, SUPPORT_FAMILY, self._limits.architecture)
+        self._compiling(self._support)
         self._support_cubin = b""
 
     @property
@@ -140,12 +139,12 @@ class GpuBackend(WorkerBackend):
 
     def is_ready(self, candidate: Candidate) -> bool:
         """Has a candidate been compiled, or does it need none to be rejected?"""
-        return candidate not in self._requests or self._compiling(candidate).done()
+        return candidate not in self._requests or self._compiling(self._requests[candidate]).done()
 
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
         """Compile, in the background, what has not been compiled; each distinct source once."""
         self.compile_ahead(candidates)
-        if self._support.done():
+        if self._compiling(self._support).done():
             # Its start (context, operands, references) takes as long as the first compiles.
             self._await_support(run, report)
             self.processes.worker.begin(self.subject, run)
@@ -155,13 +154,13 @@ class GpuBackend(WorkerBackend):
         for candidate in candidates:
             if candidate not in self._requests:
                 self._requests[candidate] = self._request(candidate)
-                self._compiling(candidate)
+                self._compiling(self._requests[candidate])
 
     def prepared(
         self, candidate: Candidate, run: Deadline, report: Report
     ) -> Prepared | Measurement:
         """A compiled candidate that may be launched, or why there is none."""
-        reply = self._await(self._compiling(candidate), run, report)
+        reply = self._await(self._compiling(self._requests[candidate]), run, report)
         if isinstance(reply, Refused):
             return Measurement(Outcome.COMPILE_FAILED, reason=reply.reason)
         if isinstance(reply, Failure):
@@ -252,7 +251,7 @@ class GpuBackend(WorkerBackend):
         while True:
             with contextlib.suppress(TimeoutError):
                 return future.result(timeout=run.within(LOOK_S))
-            asked = {self._compiling(candidate) for candidate in self._requests}
+            asked = set(map(self._compiling, self._requests.values()))
             done = sum(compiling.done() for compiling in asked)
             report(Stage("compiling", done, len(asked)))
             if run.over:
@@ -260,14 +259,14 @@ class GpuBackend(WorkerBackend):
 
     def _await_support(self, run: Deadline, report: Report) -> None:
         if not self._support_cubin:
-            reply = self._await(self._support, run, report)
+            reply = self._await(self._compiling(self._support), run, report)
             if not isinstance(reply, Compiled):
                 raise AutotuneError(f"the evaluator's own kernels do not compile: {reply.reason}")
             self._support_cubin = reply.cubin
 
-    def _compiling(self, candidate: Candidate) -> Future[CompileReply | Failure]:
-        """The compile of a candidate, whoever of those that share the compilers asked for it."""
-        request, compiles = self._requests[candidate], self.processes.compiles
+    def _compiling(self, request: CompileRequest) -> Future[CompileReply | Failure]:
+        """The compile of a source, whoever of those that share the compilers asked for it."""
+        compiles = self.processes.compiles
         known = compiles.get(request.source.digest)
         if known is None or known.cancelled():  # by the one who asked for it
             known = compiles[request.source.digest] = self._submit(request)

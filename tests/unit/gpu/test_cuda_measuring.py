@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -442,6 +443,12 @@ def test_binaries_are_kept_beside_their_sources(
     assert again.cubin == cubin.read_bytes() == compiled.cubin
 
 
+def compiles_of(evaluator: GpuEvaluator) -> Iterator[Future[CompileReply]]:
+    """Those of its candidates, and of its own kernels."""
+    backend = evaluator.backend
+    return map(backend._compiling, [*backend._requests.values(), backend._support])
+
+
 def test_what_is_kept_waits_for_no_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,21 +460,19 @@ def test_what_is_kept_waits_for_no_compiler(
         # Nobody measures: there is no GPU.
         monkeypatch.setattr(first.backend.processes.worker, "begin", lambda *_: None)
         first.prepare([chosen])
-        reply = first.backend._compiling(chosen).result()
-        support = first.backend._support.result()
+        reply, support = (future.result() for future in compiles_of(first))
         assert isinstance(reply, Compiled)
 
         def refuse(*_: object) -> None:
             raise AssertionError("asked of a compiler")
 
-        monkeypatch.setattr(first.backend.compilers, "submit", refuse)
+        monkeypatch.setattr(WorkerPool, "submit", refuse)
         other = Gemm(96, 64, 64)
-        with GpuEvaluator(
-            Work(other, families, device, programs, workers=1), beside=first
-        ) as second:
+        with GpuEvaluator(Work(other, families, device, programs, workers=1)) as second:
+            monkeypatch.setattr(second.backend.processes.worker, "begin", lambda *_: None)
             second.prepare([chosen])
             assert second.is_ready(chosen)
-            kept = second.backend._pending[chosen].result()
+            kept, kept_support = (future.result() for future in compiles_of(second))
             assert (kept.cubin, kept.kernels) == (reply.cubin, reply.kernels)
             # Seconds are those of compilers, and say of which program.
             made, again = (
@@ -478,10 +483,42 @@ def test_what_is_kept_waits_for_no_compiler(
             assert made.details["compile_s"] == reply.seconds > 0
             assert made.details["program"] == program.stem
             assert not {"compile_s", "program"} & again.details.keys()
-            assert second.backend._support.result().cubin == support.cubin
+            assert kept_support.cubin == support.cubin
             halves = Gemm(64, 64, 64, "float16")
             with pytest.raises(AssertionError, match="asked of a compiler"):
                 GpuEvaluator(Work(halves, families, device, programs, workers=1), beside=first)
+
+
+def test_problems_of_a_run_have_their_compiles_in_common(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = replace(make_target("cuda").device(None, "h200"), toolchain={"cuda": "13.0"})
+    families = load_families(target="cuda", operation="gemm")
+    problems, programs = [Gemm(64 * n, 64, 64) for n in (1, 2, 3)], ProgramCache(tmp_path)
+    chosen = Candidate("naive", families["naive"].default(problems[0], device.limits))
+    futures: list[Future[CompileReply]] = []
+
+    def submit(pool: WorkerPool, request: CompileRequest, timeout_s: float) -> object:
+        futures.append(Future())
+        return futures[-1]
+
+    monkeypatch.setattr(WorkerPool, "submit", submit)
+    works = [Work(problem, families, device, programs, workers=1) for problem in problems]
+    with GpuEvaluator(works[0]) as host, GpuEvaluator(works[2], beside=host) as third:
+        with GpuEvaluator(works[1], beside=host) as second:
+            for evaluator in (second, third):
+                evaluator.compile_ahead([chosen])
+                evaluator.compile_ahead([chosen])
+            support, first = futures
+            assert list(compiles_of(second)) == list(compiles_of(third)) == [first, support]
+            assert not second.is_ready(chosen)
+        # The one that asked has gone, and with it its compile: others ask for themselves.
+        assert (first.cancelled(), support.cancelled()) == (True, False)
+        assert not third.is_ready(chosen)
+        _, _, again = futures
+        again.set_result(Refused("for a test"))
+        assert third.is_ready(chosen)
+        assert len(futures) == 3
 
 
 def test_a_refused_source_has_a_reason_of_one_line(tmp_path: Path) -> None:
