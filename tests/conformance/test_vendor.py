@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 TESTS = Path(__file__).parents[1]
 sys.path.append(str(TESTS / "host_execution"))
 
@@ -17,7 +19,8 @@ STAND_IN = TESTS / "stand_in_vendor"
 pytestmark = ON_HOST
 
 
-def test_gpus_of_another_vendor_are_tuned_loaded_and_called(tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", ["check_vendor.py", "check_layers.py"])
+def test_gpus_of_another_vendor_are_tuned_loaded_and_called(script: str, tmp_path: Path) -> None:
     metadata = tmp_path / "autotune_stand_in-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text(
@@ -28,7 +31,7 @@ def test_gpus_of_another_vendor_are_tuned_loaded_and_called(tmp_path: Path) -> N
     )
     path = [str(tmp_path), str(STAND_IN), *sys.path]
     done = subprocess.run(
-        [sys.executable, str(STAND_IN / "check_vendor.py"), str(tmp_path / "cache")],
+        [sys.executable, str(STAND_IN / script), str(tmp_path / "cache")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
