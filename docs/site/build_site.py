@@ -22,16 +22,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = Path(__file__).with_name("zensical.toml")
 FOLDERS = ("docs", "search_spaces", "templates")
+API = Path("docs") / "site" / "api.md"
 LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _NAME = re.compile(r"^::: (\S+)\n((?:    .*\n)*)\n?", re.MULTILINE)
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 
 
 def pages(root: Path = ROOT) -> Iterator[Path]:
-    """Every page: the Markdown files of the root and of the folders that people read."""
+    """Every page: the Markdown files of the root and of the folders that people read.
+
+    The list of the API's names is none: its pages are made of docstrings.
+    """
     yield from sorted(root.glob("*.md"))
     for folder in FOLDERS:
-        yield from sorted((root / folder).rglob("*.md"))
+        found = sorted((root / folder).rglob("*.md"))
+        yield from (page for page in found if page != root / API)
 
 
 def linked(page: Path) -> Iterator[Path]:
@@ -64,7 +69,7 @@ def write_api(folder: Path, source: Path) -> list[str]:
     import griffe  # late: of the documentation's tools, which tests of pages do without
 
     package = griffe.load("autotune", search_paths=[source], resolve_aliases=True)
-    page = folder / "docs" / "api.md"
+    page = folder / API
     text, navigation = page.read_text(encoding="utf-8"), []
     for section in re.split(r"^(?=## )", text, flags=re.MULTILINE):
         title = _SECTION.match(section)
@@ -80,7 +85,7 @@ def write_api(folder: Path, source: Path) -> list[str]:
             docstring = package[name].docstring
             says = docstring.value.partition("\n")[0] if docstring else ""
             text = text.replace(found[0], f"- [`{found[1]}`](api/{file}): {says}\n")
-            entries.append(f'{{ "{last}" = "docs/api/{file}" }}')
+            entries.append(f'{{ "{last}" = "docs/site/api/{file}" }}')
         if title and entries:
             navigation.append(f'{{ "{title[1]}" = [{", ".join(entries)}] }},')
     page.write_text(text, encoding="utf-8")
@@ -93,8 +98,8 @@ def build(output: Path) -> subprocess.CompletedProcess[str]:
         workplace = Path(temporary)
         lay_out(workplace / "pages")
         names = "".join(f"    {line}\n" for line in write_api(workplace / "pages", ROOT))
-        overview = '{ "Python" = "docs/api.md" }'
-        python = f'{{ "Python" = [ {{ "Overview" = "docs/api.md" }},\n{names}] }}'
+        overview = '{ "Python" = "docs/site/api.md" }'
+        python = f'{{ "Python" = [ {{ "Overview" = "docs/site/api.md" }},\n{names}] }}'
         text = CONFIGURATION.read_text(encoding="utf-8").replace(overview, python)
         (workplace / CONFIGURATION.name).write_text(text, encoding="utf-8")
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]  # for mkdocstrings

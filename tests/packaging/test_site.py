@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from build_site import ROOT, build, pages
+from build_site import API, ROOT, build, pages
 
 import autotune
 
@@ -74,15 +74,16 @@ def test_every_page_is_there(site: Path) -> None:
 def test_every_page_is_in_the_navigation() -> None:
     configuration = (ROOT / "docs" / "site" / "zensical.toml").read_text(encoding="utf-8")
     named = set(re.findall(r'= "([^"]+\.md)"', configuration))
-    assert named == {page.relative_to(ROOT).as_posix() for page in pages()}
+    assert named == {page.relative_to(ROOT).as_posix() for page in (*pages(), ROOT / API)}
 
 
 def test_every_name_of_the_api_has_a_page_with_a_wrapped_signature(site: Path) -> None:
-    names = re.findall(r"^::: (\S+)", (ROOT / "docs" / "api.md").read_text(), re.MULTILINE)
-    overview = (site / "docs" / "api" / "index.html").read_text()
+    names = re.findall(r"^::: (\S+)", (ROOT / API).read_text(), re.MULTILINE)
+    api = site / API.with_suffix("")
+    overview = (api / "index.html").read_text()
     for name in names:
         [place] = re.findall(rf'href="([^"]+)"[^>]*><code>{re.escape(name)}</code>', overview)
-        page = (site / "docs" / "api" / place / "index.html").read_text()
+        page = (api / place / "index.html").read_text()
         assert f'id="{name}"' in page, name
         for signature in re.findall(r'<div class="doc-signature.*?</div>', page, re.DOTALL):
             lines = html.unescape(re.sub("<[^>]+>", "", signature)).splitlines()
