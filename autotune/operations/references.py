@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -21,6 +20,7 @@ from autotune.operations.formula import Formula
 from autotune.operations.hard import draw, norms, twofold_product
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.python_reference import PythonReference
+from autotune.operations.sums import Sums, blocks, multiplication, product
 
 Matrix: TypeAlias = NDArray[Any]
 
@@ -35,9 +35,6 @@ _APART = 32
 
 SAMPLES = 8
 """Rows and columns compared exactly where not every element is."""
-
-_BLOCK = 2**19
-"""Elements of a block in float64: it stays in the caches, and its memory is used again."""
 
 _SHORT = 64
 """Terms of a sum one of which may be much larger than others."""
@@ -260,18 +257,18 @@ class FullReference:
                 float64.
         """
         if multiply is not None:
-            sums = _Sums(multiply(a, b), _product(np.abs(a), np.abs(b)), norms(a, 1), norms(b, 0))
+            sums = Sums(multiply(a, b), product(np.abs(a), np.abs(b)), norms(a, 1), norms(b, 0))
             return cls.of_sums(sums, c, alpha, beta)
-        sums = _Sums.zero(a.shape[0], b.shape[1])
-        multiply = _multiplication(a, b)
-        for left, right in _blocks(a, b):
+        sums = Sums.zero(a.shape[0], b.shape[1])
+        multiply = multiplication(a, b)
+        for left, right in blocks(a, b):
             sums.product += multiply(left, right)
             sums.scale += multiply(np.abs(left), np.abs(right))
             sums.add_squares(left, right)
         return cls.of_sums(sums.rooted(), c, alpha, beta)
 
     @classmethod
-    def of_sums(cls, sums: _Sums, c: Matrix | None, alpha: float, beta: float) -> FullReference:
+    def of_sums(cls, sums: Sums, c: Matrix | None, alpha: float, beta: float) -> FullReference:
         """That of alpha A B + beta C0, of what is known of A and B."""
         expected, scale = alpha * sums.product, abs(alpha) * sums.scale
         if c is not None:
@@ -364,10 +361,10 @@ class SampledReference:
         self.columns = columns
         self.vectors = rng.choice([-1.0, 1.0], (b.shape[1], VECTORS))
         height, width = a.shape[0], b.shape[1]
-        of_rows, of_columns = _Sums.zero(len(rows), width), _Sums.zero(height, len(columns))
+        of_rows, of_columns = Sums.zero(len(rows), width), Sums.zero(height, len(columns))
         image, terms = np.zeros((height, VECTORS)), np.zeros((height, 1))
         squares = 0.0
-        for left, right in _blocks(a, b):  # all that is wanted of them while they are at hand
+        for left, right in blocks(a, b):  # all that is wanted of them while they are at hand
             image += left @ (right @ self.vectors)
             of_b = np.einsum("ij,ij->i", right, right)[:, None]
             squares += float(of_b.sum())
@@ -389,7 +386,7 @@ class SampledReference:
             "norms": abs(alpha) * of_columns.rooted().rows * math.sqrt(squares),
         }
         if c is not None:
-            self._expected += beta * _product(c, self.vectors)
+            self._expected += beta * product(c, self.vectors)
             added = abs(beta) * norms(c, 1)
             self._scales = {relative: each + added for relative, each in self._scales.items()}
         self._scales["largest"] = float(np.max(self._scales["terms"]))
@@ -398,9 +395,7 @@ class SampledReference:
 
     def worst(self, c: Matrix, tolerance: Tolerance) -> Deviation:
         """The element farthest off, relative to `tolerance`; its error is NaN where C is NaN."""
-        return self.worst_of(
-            c[self.rows], c[:, self.columns], _product(c, self.vectors), tolerance
-        )
+        return self.worst_of(c[self.rows], c[:, self.columns], product(c, self.vectors), tolerance)
 
     def worst_of(
         self, rows: Matrix, columns: Matrix, image: Matrix, tolerance: Tolerance
@@ -430,69 +425,11 @@ def _placed(
     return replace(found, place=(row, column if columns is None else int(columns[column])))
 
 
-@dataclass(slots=True, eq=False)
-class _Sums:
-    """Sums over the reduction of a product of A and B.
-
-    Attributes:
-        product: A B.
-        scale: |A| |B|.
-        rows: 2-norms of the rows of A, or their squares: a column.
-        columns: those of the columns of B: a row.
-    """
-
-    product: Matrix
-    scale: Matrix
-    rows: Matrix
-    columns: Matrix
-
-    @classmethod
-    def zero(cls, height: int, width: int) -> _Sums:
-        """Those of no terms."""
-        shapes = (height, width), (height, width), (height, 1), (1, width)
-        return cls(*map(np.zeros, shapes))
-
-    def add_squares(self, left: Matrix, right: Matrix) -> None:
-        """Add those of columns of A and rows of B."""
-        self.rows += np.einsum("ij,ij->i", left, left)[:, None]
-        self.columns += np.einsum("ij,ij->j", right, right)
-
-    def rooted(self) -> _Sums:
-        """The same with norms, of squares."""
-        return replace(self, rows=np.sqrt(self.rows), columns=np.sqrt(self.columns))
-
-
-def _product(a: Matrix, b: Matrix) -> Matrix:
-    """A product in float64."""
-    multiply, result = _multiplication(a, b), np.zeros((a.shape[0], b.shape[1]))
-    for left, right in _blocks(a, b):
-        result += multiply(left, right)
-    return result
-
-
 def _spread(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """One of every `_APART` of `count` indices, the first and the last among them."""
     starts = np.arange(0, count, _APART)
     inner = starts + rng.integers(0, np.minimum(_APART, count - starts))
     return np.unique(np.concatenate([[0, count - 1], inner]))
-
-
-def _multiplication(a: Matrix, b: Matrix) -> Callable[[Matrix, Matrix], Matrix]:
-    """The multiplication of their blocks.
-
-    What BLAS libraries make of NaN and infinity is their own affair.
-    """
-    if np.isfinite(a).all() and np.isfinite(b).all():
-        return np.matmul
-    return functools.partial(np.einsum, "ij,jk->ik")
-
-
-def _blocks(a: Matrix, b: Matrix) -> Iterator[tuple[Matrix, Matrix]]:
-    """Columns of A and rows of B in float64, by blocks of the reduction."""
-    step = max(1, _BLOCK // max(a.shape[0], b.shape[1]))
-    for start in range(0, a.shape[1], step):
-        block = slice(start, start + step)
-        yield a[:, block].astype(np.float64), b[block].astype(np.float64)
 
 
 def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -114,7 +114,7 @@ def test_every_link_leads_somewhere(site: Path, built: dict[Path, Page]) -> None
 
 
 def test_public_names_are_documented(site: Path, built: dict[Path, Page]) -> None:
-    pages = (built[path] for path in (site / "docs" / "api").rglob("index.html"))
+    pages = (built[path] for path in (site / API.with_suffix("")).rglob("index.html"))
     anchors = set().union(*(page.anchors for page in pages))
     for name in set(autotune.__all__) - {"__version__", "AutotuneError", "NotTunedError"}:
         assert f"autotune.{name}" in anchors

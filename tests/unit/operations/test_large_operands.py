@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from autotune.core.dtypes import DTYPES
-from autotune.operations import references
+from autotune.operations import sums
 from autotune.operations.drawing import MANY, random_elements
 from autotune.operations.references import FullReference, SampledReference
 
@@ -49,7 +49,7 @@ def test_no_number_is_drawn_too_often() -> None:
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, "_BLOCK", 500)
+    monkeypatch.setattr(sums, "_BLOCK", 500)
 
 
 FACTORS = tuple(np.random.default_rng(3).normal(size=size) for size in ((41, 97), (97, 53)))
