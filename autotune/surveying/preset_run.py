@@ -230,7 +230,7 @@ class _Task:
     def claim(self) -> Claim:
         """Its claim when time is divided."""
         record = self.record if self.result is None else self.result.best
-        if record is None:
+        if record is None or record.noisy:  # nobody knows how good that is
             gain = expected_gain(None, ())
         else:
             ratio = None if record.baseline is None else record.baseline.ratio

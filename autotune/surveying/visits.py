@@ -40,6 +40,10 @@ FIRST_SHARE = 1 / 3
 LEAST_GAIN = 0.02
 """Least gain expected of a problem, however well it has gone: nobody knows the best kernel."""
 
+LATE_GAIN = 0.05
+"""The most that late trials say of it: among few trials chance gains more than a search will, and
+what is behind the library goes first."""
+
 UNKNOWN_GAIN = 1.0
 """Gain expected of a problem that has no kernel yet."""
 
@@ -78,7 +82,7 @@ def expected_gain(ratio: float | None, medians: Sequence[float]) -> float:
         return UNKNOWN_GAIN
     behind = 0.0 if ratio is None else max(0.0, -math.log(ratio))
     half = medians[: (len(medians) + 1) // 2]
-    late = math.log(min(half) / min(medians))
+    late = min(LATE_GAIN, math.log(min(half) / min(medians)))
     return max(LEAST_GAIN, behind + late)
 
 

@@ -292,6 +292,8 @@ def test_time_goes_where_most_is_expected() -> None:
     settled = expected_gain(1.2, [1.0, 2.0, 1.5, 1.0])
     unknown_library = expected_gain(None, [1.0])
     assert missing > behind > improving > settled == unknown_library > 0
+    # However much few trials have gained, what is behind goes first.
+    assert expected_gain(0.9, [1.0]) > expected_gain(1.9, [9.0, 1.0])
     claims = [Claim(50.0, settled), Claim(50.0, behind), Claim(50.0, improving)]
     order, seconds = zip(*second_visits(300.0, claims), strict=True)
     assert order[:2] == (1, 2)
