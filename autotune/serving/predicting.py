@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import SETTINGS
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
 from autotune.families.gpu.launch import kernel_layout
+from autotune.families.offers import default_family
 from autotune.model import (
     PLAIN,
     Calls,
@@ -26,7 +28,7 @@ from autotune.model import (
     threads_of,
     with_copies,
 )
-from autotune.operations.problem import product_of
+from autotune.operations.problem import admits, product_of
 from autotune.serving.fitting import Fits
 from autotune.store import PortfolioHead
 
@@ -127,6 +129,8 @@ class Predictor:
         product = product_of(problem)
         if product is None or (ranked := self._ranked(product)) is None:
             return
+        if self._is_outdone(ranked.portfolio, problem):
+            return
         choices = self._valid_choices(ranked.chooser, product)
         first = next(choices, None)
         if first is None:  # of the calls that are kept, which are not all of these programs
@@ -189,19 +193,33 @@ class Predictor:
     def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
         """Portfolios of problems like this, of the device itself or the most similar ones.
 
+        Of an accuracy class without any, those of the usual class of its operands serve, where
+        kernels of that are as accurate.
+
         Where a problem says how many threads there may be, those for as many as there are come
         after those for so many: the device has no more than the problem says.
         """
-        kind = problem.dtype, problem.result_dtype, problem.accuracy
-        like = [
+        usual = DTYPES[problem.dtype].accuracy
+        classes = [problem.accuracy, *([usual] if admits(problem.accuracy, usual) else [])]
+        typed = [
             head
             for head in self._heads
-            if (head.subject.dtype, head.subject.out_dtype, head.subject.accuracy) == kind
+            if (head.subject.dtype, head.subject.out_dtype)
+            == (problem.dtype, problem.result_dtype)
         ]
+        of_classes = ([head for head in typed if head.subject.accuracy == one] for one in classes)
+        like: list[PortfolioHead] = next(filter(None, of_classes), [])
         for threads in dict.fromkeys((problem.threads, None)):
             for head in like:
                 if head.subject.threads == threads and (found := head.read()) is not None:
                     yield found
+
+    def _is_outdone(self, portfolio: Portfolio, problem: Problem) -> bool:
+        """True if a portfolio is of a stricter class, and a family of the looser one is faster."""
+        if portfolio.accuracy == problem.accuracy:
+            return False
+        default = default_family(self._families, problem, self._device.limits)
+        return default is not None and self._families[default].accuracy == problem.accuracy
 
     def _ranked(self, problem: Gemm) -> _Ranked | None:
         """The first portfolio that has programs for problems like this, and its choices."""

@@ -177,3 +177,23 @@ def test_what_is_shipped_chooses_for_this_processor_or_leaves_it_alone() -> None
         if chosen is not None:
             space = FAMILIES[chosen.candidate.family].space(problem, here.limits)
             assert space.rejection(chosen.candidate.configuration) is None
+
+
+def test_a_class_without_a_portfolio_is_served_by_the_usual_ones() -> None:
+    device, problem = processor(AVX512), Gemm(300, 400, 500)
+    loose = dataclasses.replace(problem, accuracy="fp32-normwise")
+    usual = Predictor([portfolio_of(device)], FAMILIES, device)
+    assert usual.choose(loose) == usual.choose(problem) is not None
+    both = [portfolio_of(device), dataclasses.replace(portfolio_of(device), accuracy="tf32")]
+    assert Predictor(both, FAMILIES, device).portfolio(loose).accuracy == "ieee"  # type: ignore[union-attr]
+    assert Predictor(both[1:], FAMILIES, device).choose(problem) is None
+
+
+def test_a_family_of_the_class_goes_before_portfolios_of_the_usual_one() -> None:
+    device, problem = processor(AVX512), Gemm(300, 400, 500, accuracy="fp32-normwise")
+    (default, *_) = (one for one in FAMILIES.values() if one.default_for is not None)
+    own = dataclasses.replace(default, accuracy="fp32-normwise")
+    families = {"own": own, **{name: one for name, one in FAMILIES.items() if one is not default}}
+    predictor = Predictor([portfolio_of(device)], families, device)
+    assert predictor.choose(problem) is None
+    assert predictor.choose(Gemm(300, 400, 500)) is not None
