@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+ERROR_NORM = "error_norm"
+"""Name, among details, of the Frobenius norm of a result's errors relative to the result's."""
+
 
 class Outcome(StrEnum):
     """End of a trial."""

@@ -78,6 +78,7 @@ class Baseline:
         threads: threads it may use.
         details: what the name is made of.
         noise: what disturbed it, so that nothing can be compared with its time; else empty.
+        error_norm: norm of its errors relative to that of its result; None where not known.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Baseline:
     threads: int
     details: Mapping[str, str]
     noise: str = ""
+    error_norm: float | None = None
 
 
 def relative_speed(measurement: Measurement, baseline: Baseline | None) -> float | None:

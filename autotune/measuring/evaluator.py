@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError
-from autotune.core.measurement import Measurement, Outcome, Series
+from autotune.core.measurement import ERROR_NORM, Measurement, Outcome, Series
 from autotune.measuring.backend import Prepared
 from autotune.measuring.effort import (
     Baseline,
@@ -261,7 +261,12 @@ class Evaluator:
             if isinstance(turn, Measurement):
                 continue
             found = Baseline(
-                vendor.name, turn.median_s, turn.interval_s, vendor.threads, vendor.details
+                vendor.name,
+                turn.median_s,
+                turn.interval_s,
+                vendor.threads,
+                vendor.details,
+                error_norm=turn.observed.get(ERROR_NORM),
             )
             if scatter("the library", turn.median_s, turn.interval_s):
                 found = faster(found, self._visit(vendor, "ieee", self.effort.budget_s))

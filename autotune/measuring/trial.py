@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from autotune.core.measurement import Measurement, Outcome, Series
+from autotune.core.measurement import ERROR_NORM, Measurement, Outcome, Series
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -99,10 +99,11 @@ class Race:
 
 @dataclass(slots=True)
 class _Standing:
-    """Largest error of a program's results so far."""
+    """Largest error of a program's results so far, and the norm of the last one's errors."""
 
     accuracy: str
     worst: float = 0.0
+    norm: float | None = None
 
     def fault(self, verdict: Verdict, when: str = "") -> Evaluated | None:
         """The reply, if a verdict is against the program; `when` says what had gone before.
@@ -111,6 +112,7 @@ class _Standing:
         """
         if verdict.right:
             self.worst = max(self.worst, verdict.error)
+            self.norm = verdict.norm
             return None
         error = verdict.error if math.isfinite(verdict.error) else None
         reason = f"{verdict.reason}, {when}" if when else verdict.reason
@@ -137,6 +139,7 @@ class Trials:
         self._rig = rig
         self._effort = effort
         self._observers = observers
+        self._vendors: dict[str, float | None] = {}
 
     def __call__(self, request: Request) -> Reply:
         """Do what is asked.
@@ -229,6 +232,8 @@ class Trials:
         bench.once()
         if wrong := standing.fault(bench.judge(standing.accuracy), _CHANGED):
             return wrong
+        if standing.norm is not None:
+            details[ERROR_NORM] = standing.norm
         if too_fast := self._too_fast(series, standing.accuracy):
             return too_fast
         return Evaluated(
@@ -289,6 +294,11 @@ class Trials:
                 standing = _Standing(request.accuracy)
                 if wrong := standing.fault(bench.judge_last(request.accuracy), _IN_TURN):
                     return wrong
+            elif program.digest not in self._vendors:
+                norm = bench.judge_last(request.accuracy).norm
+                self._vendors[program.digest] = norm
+                if norm is not None:
+                    series = replace(series, observed={**series.observed, ERROR_NORM: norm})
             return self._too_fast(series, request.accuracy) or series
 
     def _too_fast(self, series: Series, accuracy: str) -> Evaluated | None:

@@ -7,6 +7,7 @@ that do not reach, sums in one accumulator that truncates.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -157,6 +158,14 @@ def norms(matrix: Matrix, axis: int) -> NDArray[np.float64]:
     exponents = _exponents(matrix, axis)
     scaled = np.ldexp(matrix.astype(np.float64), -exponents)
     return np.asarray(np.ldexp(np.sqrt((scaled**2).sum(axis=axis, keepdims=True)), exponents))
+
+
+def norm_of_errors(values: Matrix, expected: Matrix) -> float | None:
+    """Norm of the errors, relative to that of what is expected; None where that is no number."""
+    with np.errstate(all="ignore"):
+        norm = np.linalg.norm(values.astype(np.float64, copy=False) - expected)
+        relative = float(norm / np.linalg.norm(expected))
+    return relative if math.isfinite(relative) else None
 
 
 def _exponents(matrix: Matrix, axis: int) -> NDArray[np.int32]:

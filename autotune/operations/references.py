@@ -17,7 +17,7 @@ from autotune.operations.accuracy import Relative, Tolerance
 from autotune.operations.cases import Case
 from autotune.operations.drawing import bounded_integers, random_elements
 from autotune.operations.formula import Formula
-from autotune.operations.hard import draw, norms, twofold_product
+from autotune.operations.hard import draw, norm_of_errors, norms, twofold_product
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.python_reference import PythonReference
 from autotune.operations.sums import Sums, blocks, multiplication, product
@@ -54,12 +54,15 @@ class Deviation:
         place: its indices; None where no single element is known to be off.
         found: its value.
         expected: what it should be.
+        norm: Frobenius norm of the errors, relative to that of the result, of all elements or of
+            sampled rows; None where it is not known.
     """
 
     error: float
     place: tuple[int, ...] | None = None
     found: float = math.nan
     expected: float = math.nan
+    norm: float | None = None
 
 
 def largest_deviation(
@@ -304,13 +307,13 @@ class FullReference:
         Where NaN or infinity is expected, or more than the type of `c` holds, the same must be
         there.
         """
-        if self.columns is None:
-            return largest_deviation(c, self.expected, self.allowed(tolerance))
-        found = largest_deviation(c[..., self.columns], self.expected, self.allowed(tolerance))
-        if found.place is None:
-            return found
+        values = c if self.columns is None else c[..., self.columns]
+        found = largest_deviation(values, self.expected, self.allowed(tolerance))
+        norm = norm_of_errors(values, self.expected)
+        if self.columns is None or found.place is None:
+            return replace(found, norm=norm)
         *outer, column = found.place
-        return replace(found, place=(*outer, int(self.columns[column])))
+        return replace(found, place=(*outer, int(self.columns[column])), norm=norm)
 
     def allowed(self, tolerance: Tolerance) -> Matrix:
         """The error that each element may have."""
@@ -411,7 +414,8 @@ class SampledReference:
             ),
         ]
         # NaN is worse than all; of faults of a kind, one that has a place is told.
-        return max(found, key=lambda each: (not each.error <= 1, bool(each.place), each.error))
+        worst = max(found, key=lambda each: (not each.error <= 1, bool(each.place), each.error))
+        return replace(worst, norm=found[0].norm)
 
 
 def _placed(

@@ -35,11 +35,13 @@ class Verdict:
         reason: what is wrong, in one line; empty when nothing is.
         damaged: memory other than the output was written: nothing else in the process can be
             trusted.
+        norm: norm of the errors, relative to that of the result; None where it is not known.
     """
 
     error: float
     reason: str = ""
     damaged: bool = False
+    norm: float | None = None
 
     @property
     def right(self) -> bool:
@@ -104,20 +106,20 @@ def grade(case: Case, problem: Problem, accuracy: str, worst: Deviation) -> Verd
         worst: what is farthest off.
     """
     if worst.error <= 1:
-        return Verdict(worst.error)
+        return Verdict(worst.error, norm=worst.norm)
     if case.special and ACCURACIES[accuracy].spreads:
         return Verdict(0.0)
     # The NaN of a comparison with NaN is a fault without size.
     error = math.inf if math.isnan(worst.error) else worst.error
     told, said = case.told(problem.defined.sizes), f"error is {error:.3g} times what"
     if worst.place is None:
-        return Verdict(error, f"{told}: {said} {accuracy} allows")
+        return Verdict(error, f"{told}: {said} {accuracy} allows", norm=worst.norm)
     name = f"{problem.defined.output.name}[{', '.join(map(str, worst.place))}]"
     found, expected = _unlike(worst.found, worst.expected)
     reason = f"{told}: {name} is {found}, expected {expected} ({said} {accuracy} allows)"
     if case.special and not multiplies(problem.defined):
         reason += "; if it is for finite operands alone, say finite = true"
-    return Verdict(error, reason)
+    return Verdict(error, reason, norm=worst.norm)
 
 
 def _unlike(*numbers: float) -> tuple[str, ...]:
@@ -178,7 +180,7 @@ class Check:
         self._out = self.guarded[self._written.name]
         self.operands = tuple(each.array for each in self.guarded.values())
         self.output = self._out.array
-        self._known: set[tuple[int, str, int]] = set()
+        self._known: dict[tuple[int, str, int], Verdict] = {}
         if sealed:
             for name in self._drawn.inputs:
                 self.guarded[name].seal()
@@ -262,10 +264,10 @@ class Check:
             zlib.crc32(bits.tobytes() if self.case.padding else bits.data),
         )
         if known in self._known and self._out.damage() is None:
-            return Verdict(0.0)
+            return self._known[known]
         verdict = self.judge(accuracy)
         if verdict.right:
-            self._known.add(known)
+            self._known[known] = verdict
         return verdict
 
     def run(self, kernel: Kernel, accuracy: str) -> Verdict:

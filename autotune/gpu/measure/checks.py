@@ -18,8 +18,15 @@ import numpy as np
 from autotune.gpu.driver import driver
 from autotune.gpu.measure.memory import Slab, lay_out
 from autotune.gpu.measure.support import Support, pack_signs, upload
+from autotune.operations.hard import norm_of_errors
 from autotune.operations.problem import multiplies
-from autotune.operations.references import Deviation, Drawn, FullReference, SampledReference
+from autotune.operations.references import (
+    SAMPLES,
+    Deviation,
+    Drawn,
+    FullReference,
+    SampledReference,
+)
 from autotune.operations.verification import Check, Verdict, find_flaw, grade, tolerance_of
 
 if TYPE_CHECKING:
@@ -253,6 +260,8 @@ class _DeviceFullReference:
         self._support = support
         self._largest, self._norms = reference.largest, reference.norms
         self._size, self._shape = reference.expected.nbytes, reference.expected.shape
+        self._rows = np.unique(np.linspace(0, self._shape[0] - 1, SAMPLES).astype(np.int64))
+        self._expected = reference.expected[self._rows]
         self._kept = {name: upload(getattr(reference, name)) for name in ("expected", "scale")}
         self._hashes = {name: self._hash(place) for name, place in self._kept.items()}
 
@@ -264,7 +273,8 @@ class _DeviceFullReference:
         expected = int(self._kept["expected"])
         error = self._support.largest_error(base, placement, expected, scale, allowed)
         if error <= 1:
-            return Deviation(error)
+            sampled = self._support.take(base, placement, self._rows, None)
+            return Deviation(error, norm=norm_of_errors(sampled, self._expected))
         # Where the fault is takes the host to say, which has no need to be quick.
         everything = np.arange(placement.rows)
         found = self._support.take(base, placement, everything, None)
