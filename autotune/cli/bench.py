@@ -25,6 +25,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, NotTunedError, OutOfTimeError, SpaceError
 from autotune.core.interrupt import Interrupt, asked_to_stop
+from autotune.core.measurement import ERROR_NORM
 from autotune.families.offers import refusal
 from autotune.measuring.evaluator import Effort, relative_speed
 from autotune.measuring.processes import Failure
@@ -49,7 +50,8 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         parents=[common(), problem_options(), target_options()],
         description="Measures the tuned kernel of each problem beside the vendor library, "
         "interleaved in one run; with --ladder every family's presets and default as well, and "
-        "on a GPU also the whole call from host arrays to host result.",
+        "on a GPU also the whole call from host arrays to host result; with --accuracy all the "
+        "best kernel of every accuracy class instead, speed beside error.",
     )
     operation_argument(parser, "measure")
     parser.add_argument(
@@ -80,6 +82,11 @@ def run(args: argparse.Namespace) -> CommandResult:
 
     arguments.seed(args.seed)
     check_threads()
+    note: Note = (lambda line: None) if args.quiet else to_stderr
+    if args.accuracy == "all":
+        from autotune.cli import accuracies
+
+        return accuracies.run(args, note)
     scope = Scope.of(args, args.family)
     is_gpu_ladder = args.ladder and language_of(scope.target).launched
     shapes = LADDER_SHAPES if is_gpu_ladder else (DEFAULT_SHAPE,)
@@ -87,7 +94,7 @@ def run(args: argparse.Namespace) -> CommandResult:
     rows: list[Row] = []
     texts = []
     for job in jobs:
-        measured = _bench(args, job)
+        measured = _bench(args, job, note)
         rows.extend(measured)
         texts.append(f"{shapes_text(job.problem, blas=True)}\n{_text(measured)}")
         if asked_to_stop():
@@ -118,13 +125,12 @@ def _job(args: argparse.Namespace, problem: Problem, scope: Scope) -> _Job:
     return _Job(problem, target, device, families, contestants)
 
 
-def _bench(args: argparse.Namespace, job: _Job) -> list[Row]:
+def _bench(args: argparse.Namespace, job: _Job, note: Note) -> list[Row]:
     from autotune.core.paths import CacheLocations
     from autotune.families.program_cache import ProgramCache
     from autotune.serving.target import Work
 
     programs = ProgramCache.of(CacheLocations.at(args.cache))
-    note: Note = (lambda line: None) if args.quiet else to_stderr
     effort = EFFORT if args.ladder else None
     with job.target.evaluator(
         Work(job.problem, job.families, job.device, programs, effort, seed=args.seed)
@@ -224,6 +230,7 @@ class Row:
         error: largest error relative to what is allowed; None for the vendor library.
         reason: why there is no median.
         host: the whole call from host arrays to host result; None where that was not measured.
+        error_norm: norm of the errors relative to that of the result; None where not known.
     """
 
     problem: Problem
@@ -233,6 +240,7 @@ class Row:
     error: float | None
     reason: str = ""
     host: HostCall | None = None
+    error_norm: float | None = None
 
     @property
     def gflops(self) -> float | None:
@@ -248,6 +256,7 @@ class Row:
             "gflops": self.gflops,
             "ratio_to_vendor": self.ratio_to_vendor,
             "error": self.error,
+            "error_norm": self.error_norm,
             "reason": self.reason,
             "host_cold_s": None if self.host is None else self.host.cold_s,
             "host_warm_s": None if self.host is None else self.host.warm_s,
@@ -314,7 +323,16 @@ def measure(
             measurements[position], ratios[position] = measurement, ratio
     rows = []
     if baseline is not None:
-        rows.append(Row(problem, baseline.name, baseline.median_s, 1.0, None))
+        rows.append(
+            Row(
+                problem,
+                baseline.name,
+                baseline.median_s,
+                1.0,
+                None,
+                error_norm=baseline.error_norm,
+            )
+        )
     for (name, _), measurement, ratio in zip(contestants, measurements, ratios, strict=True):
         rows.append(
             Row(
@@ -324,6 +342,7 @@ def measure(
                 ratio,
                 measurement.error,
                 measurement.reason,
+                error_norm=_number(measurement.details.get(ERROR_NORM)),
             )
         )
     return rows
@@ -371,6 +390,10 @@ def _near(measurements: Sequence[Measurement], baseline: Baseline | None) -> lis
     }
     yardstick = min([*medians.values(), *([baseline.median_s] if baseline else [])], default=0.0)
     return [position for position, median in medians.items() if median <= NEAR * yardstick]
+
+
+def _number(value: float | str | None) -> float | None:
+    return value if isinstance(value, float) else None
 
 
 def _brief(measurement: Measurement) -> str:
