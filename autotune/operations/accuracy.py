@@ -125,8 +125,8 @@ def _statistical(eps: float, sizes: tuple[int, ...]) -> float:
 
 
 def _of_tf32(eps: float, sizes: tuple[int, ...]) -> float:
-    """2^-10 and the sums': two operands rounded to 11 bits, whatever they are."""
-    return 2.0**-10 + _statistical(eps, sizes)
+    """2^-10 for two operands rounded to 11 bits, and (n + 64) u for sums in one accumulator."""
+    return 2.0**-10 + (sizes[1] + 64) * eps / 2
 
 
 def _recursive(eps: float, sizes: tuple[int, ...]) -> float:

@@ -12,7 +12,7 @@ from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
 from autotune.core.errors import InputError
 from autotune.operations.accuracy import ACCURACIES
 from autotune.operations.formula import Formula
-from autotune.operations.hard import DRAWS, SUBNORMAL
+from autotune.operations.hard import DRAWS, POSITIVE, SUBNORMAL
 from autotune.operations.operation import Operation
 from autotune.operations.problem import MatrixOperation, Problem, multiplies
 
@@ -194,13 +194,12 @@ def hard_cases(problem: Problem, accuracy: str) -> tuple[Case, ...]:
     if DTYPES[problem.dtype].accumulated.name != problem.dtype:
         return ()
     kinds = [kind for kind in DRAWS if promising.subnormal or kind != SUBNORMAL]
-    # Tensor cores truncate sums in float32; those of longer numbers are of exact parts.
-    long = ("positive", "constant") if problem.dtype == "float32" else ()
     scalars = {"alpha": -1.5, "beta": 0.5}
     return (
         *(Case(*_HARD, distribution=kind) for kind in kinds),
-        *(Case(*_LONG, distribution=kind) for kind in long),
         Case(*_HARD, distribution="octaves", scalars=scalars, padding=3),
+        # Tensor cores truncate sums in float32; those of longer numbers are of exact parts.
+        *([Case(*_LONG, distribution=POSITIVE)] if problem.dtype == "float32" else []),
     )
 
 

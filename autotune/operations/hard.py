@@ -93,10 +93,10 @@ def _cancelling(rng: np.random.Generator, sizes: Sizes, about: np.finfo[Any]) ->
     return a, b
 
 
-SUBNORMAL = "subnormal"
+POSITIVE, SUBNORMAL = "positive", "subnormal"
 
 DRAWS: Mapping[str, Callable[[np.random.Generator, Sizes, np.finfo[Any]], Factors]] = {
-    "positive": _positive,
+    POSITIVE: _positive,
     "constant": _constant,
     "octaves": _octaves,
     "graded rows": _rows,
