@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _COMMANDS: Mapping[str, tuple[str, str]] = {
     "tune": ("tune", "search the families' spaces for the fastest kernel and store it"),
-    "bench": ("bench", "measure tuned kernels beside the vendor library"),
+    "bench": ("accuracies", "measure tuned kernels beside the vendor library"),
     "space": ("spaces", "count configurations and show what prunes them"),
     "emit": ("emit", "print the source that a configuration generates"),
     "export": ("files", "write a record's kernel to a folder, for programs without this package"),

@@ -7,11 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from autotune.cli import bench
 from autotune.cli.bench import Note, Row, measure
 from autotune.cli.parser import CommandResult
 from autotune.cli.problems import problems, shapes_text
+from autotune.cli.runs import check_threads
 from autotune.cli.scope import Scope, placed_target
 from autotune.cli.terminal import table
+from autotune.core import arguments
 from autotune.core.configuration import Candidate
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, SpaceError
@@ -31,18 +34,26 @@ ALL = "all"
 """The value of ``--accuracy`` that stands for every class."""
 
 
-def run(args: argparse.Namespace, note: Note) -> CommandResult:
+def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command ``bench`` with all that it measures."""
+    parser = bench.add_bench(commands)
+    parser.set_defaults(run=lambda args: (run if args.accuracy == ALL else bench.run)(args))
+
+
+def run(args: argparse.Namespace) -> CommandResult:
     """Measure the best known kernel of each class, beside the library in the modes that it has.
 
     Args:
         args: parsed options of ``bench``.
-        note: shows progress.
 
     Raises:
         InputError: no family serves the problem, or the device is not here.
     """
     if args.ladder:
         raise InputError(f"--accuracy {ALL} has a kernel of each class: leave --ladder out")
+    arguments.seed(args.seed)
+    check_threads()
+    note = bench.note_of(args)
     args = argparse.Namespace(**{**vars(args), "accuracy": None})
     scope = Scope.of(args, args.family)
     rows: list[Row] = []

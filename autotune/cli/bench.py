@@ -43,8 +43,10 @@ LADDER_SHAPES = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096")
 """Shapes of a GPU's ladder, unless others are given."""
 
 
-def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
+def add_bench(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    """Add the command; its parser."""
     parser = commands.add_parser(
         "bench",
         parents=[common(), problem_options(), target_options()],
@@ -63,6 +65,7 @@ def add_bench(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     family_option(parser, "measure")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seeds the operands")
     parser.set_defaults(run=run)
+    return parser
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +85,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
     arguments.seed(args.seed)
     check_threads()
-    note: Note = (lambda line: None) if args.quiet else to_stderr
-    if args.accuracy == "all":
-        from autotune.cli import accuracies
-
-        return accuracies.run(args, note)
+    note = note_of(args)
     scope = Scope.of(args, args.family)
     is_gpu_ladder = args.ladder and language_of(scope.target).launched
     shapes = LADDER_SHAPES if is_gpu_ladder else (DEFAULT_SHAPE,)
@@ -374,6 +373,11 @@ def measure_host_calls(
             else:
                 measured.append(replace(row, host=timed))
     return measured
+
+
+def note_of(args: argparse.Namespace) -> Note:
+    """The way that progress is shown."""
+    return (lambda line: None) if args.quiet else to_stderr
 
 
 def to_stderr(line: str) -> None:
