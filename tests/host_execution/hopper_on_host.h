@@ -398,6 +398,10 @@ static void load_box(unsigned to, const void* map, Place place, unsigned barrier
   }
 }
 
+static void cp_async_bulk_prefetch_tensor_2d_L2_global_tile(const void* map, Place) {
+  host::read_map(map);
+}
+
 static void cp_async_bulk_tensor_2d_shared_cluster_global_mbarrier_complete_tx_bytes(
     unsigned to, const void* map, Flat place, unsigned barrier) {
   load_box(to, map, flat(place), barrier, 1u << to / host::SHARED_BYTES);

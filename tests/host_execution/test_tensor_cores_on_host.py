@@ -194,6 +194,18 @@ def test_tiles_of_any_width_are_shared(
 
 
 @EARLY
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
+@pytest.mark.parametrize("cluster", [(2, 2, 2), (4, 1, 2), (1, 4, 1), (2, 2, 1), (1, 2, 4)], ids=str)
+def test_clusters_share_tiles_and_reductions(
+    layout: str, cluster: tuple[int, int, int], early: bool, folder: Path
+) -> None:
+    case = Case(200, 456, 248, "bfloat16", layout, (8, 8, 8), alpha=0.5, beta=0.5)
+    m, k, n = cluster
+    changed = {"sm": 64, "consumers": 1, "cluster_m": m, "cluster_k": k, "cluster_n": n}
+    check("wgmma", "square", case, folder, early, sk=64, splits=2, **changed)
+
+
+@EARLY
 @pytest.mark.parametrize("splits", [3, 7])
 def test_parts_of_the_reduction(splits: int, early: bool, folder: Path) -> None:
     case = Case(72, 456, 133, "bfloat16", "nn", (0, 3, 0), alpha=2.0, beta=0.5)
