@@ -175,6 +175,7 @@ class Work:
         warp: rows and columns of C for which a warp reads its operands once; None where every
             thread reads those of its own.
         blocks: thread blocks that a unit has, which are a cluster.
+        idle: multiprocessors that no cluster of such a size can have.
     """
 
     tile: tuple[Expression, Expression, Expression]
@@ -185,6 +186,7 @@ class Work:
     rate: Expression
     warp: tuple[Expression, Expression] | None = None
     blocks: Expression = ONE
+    idle: Expression = ZERO
 
     @property
     def expressions(self) -> tuple[Expression, ...]:

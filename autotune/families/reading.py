@@ -14,7 +14,7 @@ from autotune.families.family import KernelFamily
 from autotune.families.gpu.launch_table import extents, launch_restrictions, read_launch, size
 from autotune.families.heading import read_heading
 from autotune.families.local import local_restrictions, read_local
-from autotune.families.parts import ONE, Launch, Preset, Work
+from autotune.families.parts import ONE, ZERO, Launch, Preset, Work
 from autotune.families.rendering import WORD, reserved_names
 from autotune.families.scope import Scope
 from autotune.operations.problem import (
@@ -278,8 +278,9 @@ def _work(table: Table, scope: Scope, language: Language) -> Work:
         down, across = extents(table, "warp", scope, "rows and columns", count=2)
         warp = down, across
     blocks = size(table, "blocks", scope) if "blocks" in table else ONE
+    idle = size(table, "idle", scope) if "idle" in table else ZERO
     table.close()
-    return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp, blocks)
+    return Work((rows, columns, steps), parts, in_block, copied, share, rate, warp, blocks, idle)
 
 
 def _following(parameters: Iterable[str], derived: Mapping[str, Expression]) -> frozenset[str]:

@@ -212,7 +212,7 @@ class Units:
         """
         if not isinstance(self._limits, GpuLimits):
             return 1
-        blocks = blocks_per_multiprocessor(
+        held = blocks_per_multiprocessor(
             self._limits,
             threads=int(self._known["threads"]),
             registers=int(self._known["registers"] if registers is None else registers),
@@ -220,7 +220,10 @@ class Units:
                 self._known["shared_bytes"] if shared_bytes is None else shared_bytes
             ),
         )
-        return max(1, blocks) / float(self._work.blocks.evaluate(self._known))
+        blocks, idle = (
+            float(each.evaluate(self._known)) for each in (self._work.blocks, self._work.idle)
+        )
+        return max(1, held) / blocks * (1 - idle / self._limits.multiprocessor_count)
 
     def of(self, configuration: Mapping[str, Value]) -> Unit:
         """The work tile of the program.

@@ -240,7 +240,10 @@ def expected_log_time(
                 limits, threads=threads, registers=registers, shared_bytes=shared
             )
             usable &= fits > 0
-            resident = np.maximum(fits, 1) / column(work.blocks.evaluate_columns(names)[0])
+            blocks, idle = (
+                column(each.evaluate_columns(names)[0]) for each in (work.blocks, work.idle)
+            )
+            resident = np.maximum(fits, 1) / blocks * (1 - idle / limits.multiprocessor_count)
         chip, rate, seconds = chip_of(limits), rate_of(family, limits), np.empty(rows)
         for start in range(0, rows, _BLOCK):
             part = slice(start, start + _BLOCK)
