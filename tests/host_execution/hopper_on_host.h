@@ -398,7 +398,7 @@ static void load_box(unsigned to, const void* map, Place place, unsigned barrier
   }
 }
 
-static void cp_async_bulk_prefetch_tensor_2d_L2_global_tile(const void* map, Place) {
+static void cp_async_bulk_prefetch_tensor_2d_L2_global_tile(const void* map, std::array<int, 2>) {
   host::read_map(map);
 }
 
