@@ -195,7 +195,9 @@ def test_tiles_of_any_width_are_shared(
 
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
-@pytest.mark.parametrize("cluster", [(2, 2, 2), (4, 1, 2), (1, 4, 1), (2, 2, 1), (1, 2, 4)], ids=str)
+@pytest.mark.parametrize(
+    "cluster", [(2, 2, 2), (4, 1, 2), (1, 4, 1), (2, 2, 1), (1, 2, 4)], ids=str
+)
 def test_clusters_share_tiles_and_reductions(
     layout: str, cluster: tuple[int, int, int], early: bool, folder: Path
 ) -> None:
