@@ -21,6 +21,7 @@ from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.operations.cases import SPECIAL
 from autotune.operations.drawing import random_elements
 from autotune.operations.problem import Gemm
+from autotune.operations.sums import product as multiplied
 from autotune.space import Expression
 from autotune.targets.families import load_families
 
@@ -193,8 +194,8 @@ def relative_error(
     right = np.asarray(b if case.layout[1] == "n" else b.T, dtype=np.float64)
     alpha, beta = sums.numpy.type(case.alpha), sums.numpy.type(case.beta)
     with np.errstate(invalid="ignore"):
-        expected = float(alpha) * sums.product(left, right)
-        scale = abs(float(alpha)) * sums.product(np.abs(left), np.abs(right))
+        expected = float(alpha) * multiplied(left, right)
+        scale = abs(float(alpha)) * multiplied(np.abs(left), np.abs(right))
     if case.beta != 0:
         expected += float(beta) * np.asarray(c, np.float64)
         scale += abs(float(beta)) * np.abs(np.asarray(c, np.float64))
