@@ -241,3 +241,9 @@ class TestHybridEvaluator(EvaluatorConformance):
     @pytest.fixture
     def candidates(self) -> Mapping[str, Candidate]:
         return suspects()
+
+    @pytest.mark.alone  # a library that others disturb has no ratio
+    def test_finals_keep_the_order_and_survive_faults(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        super().test_finals_keep_the_order_and_survive_faults(evaluator, candidates)

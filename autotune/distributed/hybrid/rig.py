@@ -120,7 +120,14 @@ class HybridRig:
         self._seed = setup.seed
         self._placed: tuple[list[tuple[Span, Span]], PlacedCheck] | None = None
         self._kept: dict[str, _Loaded] = {}
-        self._library = functools.cache(lambda: find_library(self.large))
+
+        @functools.cache
+        def library() -> Library:
+            opened = find_library(self.large)
+            opened.call()  # loads code and takes memory, for which a turn is too short
+            return opened
+
+        self._library = library
 
     def now(self) -> float:
         """Seconds from a fixed point."""
