@@ -123,6 +123,7 @@ class Launch:
         dependent: 1 where all these kernels wait themselves for those before them in the stream
             (``griddepcontrol.wait``), so that they may begin earlier: CUDA C++ Programming Guide,
             "Programmatic Dependent Launch".
+        spill_limit: bytes of spill code that the main kernel may have; None takes the usual.
     """
 
     grid: tuple[Expression, ...]
@@ -137,6 +138,7 @@ class Launch:
     tensor_maps: tuple[TensorMap, ...] = ()
     architecture_features: bool = False
     dependent: Expression = ZERO
+    spill_limit: int | None = None
 
     def maps(self, constants: Mapping[str, Value]) -> tuple[TensorMap, ...]:
         """The tensor maps that kernels are given, by what is compiled in."""

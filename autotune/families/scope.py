@@ -15,7 +15,7 @@ from autotune.space.nodes import Constant, Name
 if TYPE_CHECKING:
     from autotune.core.toml_table import Table
 
-_FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2"})
+_FUNCTIONS = frozenset({"min", "max", "ceildiv", "ispow2", "abs", "log2"})
 _JINJA_NAMES = frozenset({"true", "false", "none", "self", "loop", "caller", "super"})
 _PRESET_KEYS = frozenset({"summary"})
 

@@ -20,6 +20,7 @@ from autotune.families.gpu.occupancy import blocks_per_multiprocessor, limit_res
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import NVIDIA, use, vendor
 from autotune.gpu.vendor import Compiled
+from autotune.operations.problem import MatrixOperation
 from autotune.serving.reports import Resources
 from autotune.space import Expression, Rejection, Restriction
 
@@ -172,7 +173,8 @@ def check_resources(
     dynamic_shared_bytes: int,
     kernel: str = "gemm",
     resident_blocks: int = 1,
-    spill_limit: int = SPILL_LIMIT,
+    spill_limit: int | None = None,
+    arrays: bool = False,
 ) -> Rejection | None:
     """Reason why a compiled kernel should not be launched; None if it should.
 
@@ -185,7 +187,9 @@ def check_resources(
         dynamic_shared_bytes: dynamic shared memory per block.
         kernel: which kernel of the source.
         resident_blocks: the least number of blocks that must fit a multiprocessor at once.
-        spill_limit: bytes of spill code, and of local memory per thread, that it may have.
+        spill_limit: bytes of spill code, and of local memory per thread, that it may have; None
+            takes `SPILL_LIMIT`.
+        arrays: whether threads may have arrays in local memory, which counts for nothing then.
     """
     resources = compiled.kernels[kernel]
     names: Mapping[str, Value] = {
@@ -194,8 +198,8 @@ def check_resources(
         "registers": resources.registers,
         "shared_bytes": resources.shared_bytes + dynamic_shared_bytes,
         "spill_bytes": compiled.spill_bytes.get(kernel, 0),
-        "local_bytes": resources.local_bytes,
-        "spill_limit": spill_limit,
+        "local_bytes": 0 if arrays else resources.local_bytes,
+        "spill_limit": SPILL_LIMIT if spill_limit is None else spill_limit,
         "launch_bound": resources.max_threads or limits.max_threads_per_block,
     }
     for restriction in _rules(resident_blocks):
@@ -204,6 +208,12 @@ def check_resources(
             values = {name: names[name] for name in expression.ordered_names}
             return Rejection(restriction.text, restriction.reason, values)
     return None
+
+
+def has_arrays(family: KernelFamily) -> bool:
+    """Return whether kernels may keep arrays in local memory: those of products never mean to."""
+    defined = family.defined
+    return not (isinstance(defined, MatrixOperation) or defined.product)
 
 
 @functools.cache
@@ -247,6 +257,8 @@ def resources(
         dynamic_shared_bytes=dynamic,
         kernel=family.operation,
         resident_blocks=int(family.launch.resident_blocks.evaluate(known)),
+        spill_limit=family.launch.spill_limit,
+        arrays=has_arrays(family),
     )
     shared = main.shared_bytes + dynamic
     document = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from autotune.space.columns import UndefinedError
 from autotune.space.expression import Expression
-from autotune.space.operators import UndefinedError
 from autotune.space.parameter import FunnelStep, Rejection, Restriction, TunableParameter
 from autotune.space.search_space import SearchSpace
 from autotune.space.union import SpaceUnion

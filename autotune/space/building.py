@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from autotune.core.errors import ExpressionError
+from autotune.space.columns import Column
 from autotune.space.diagram import Diagram, Edges, Group
-from autotune.space.operators import Column
 from autotune.space.terms import Encoded, Term, TermTable, combine, encode, spread
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from autotune.space import operators
+from autotune.space.columns import MisuseError, UndefinedError
 from autotune.space.nodes import Apply, Constant, Junction, Name
-from autotune.space.operators import MisuseError, UndefinedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,13 +1,13 @@
 """The expression language of restrictions, derived sizes and launches.
 
-Names, numbers, strings, ``+ - * / // % **``, comparisons and their chains, ``and``/``or``/``not``,
-``in`` a literal list, ``a if c else b``, ``min``, ``max``, ``ceildiv`` and ``ispow2``. Values are
-Python's, exactly: integers never wrap around, ``//`` and ``%`` round down, booleans count as
-integers. Two things differ: ``and``, ``or`` and ``not`` always give a truth value, and
-`exact_division` makes ``/`` a division that must be whole. Where Python would raise
-ZeroDivisionError or OverflowError, and where a result is not real or an integer is beyond 10,000
-bits, the expression is undefined, unless that part is not reached: ``and``, ``or`` and conditions
-decide as Python's do.
+Names, numbers, strings, ``+ - * / // % **``, ``& | ^ << >> ~`` of integers, comparisons and their
+chains, ``and``/``or``/``not``, ``in`` a literal list, ``a if c else b``, ``min``, ``max``,
+``abs``, ``log2``, ``ceildiv`` and ``ispow2``. Values are Python's, exactly: integers never wrap
+around, ``//`` and ``%`` round down, booleans count as integers. Two things differ: ``and``, ``or``
+and ``not`` always give a truth value, and `exact_division` makes ``/`` a division that must be
+whole. Where Python would raise ZeroDivisionError, ValueError or OverflowError, and where a result
+is not real or an integer is beyond 10,000 bits, the expression is undefined, unless that part is
+not reached: ``and``, ``or`` and conditions decide as Python's do.
 
 Text is parsed by Python's own parser and a whitelist, and interpreted, never handed to `eval`;
 functions are made of the parsed tree alone (`autotune.space.compiled`).
@@ -24,8 +24,8 @@ import numpy as np
 from autotune.core.errors import ExpressionError
 from autotune.core.printable import shown
 from autotune.space import nodes, operators
+from autotune.space.columns import Column, MisuseError, UndefinedError
 from autotune.space.nodes import Apply, Conditional, Constant, Junction, Name, Node, measure
-from autotune.space.operators import Column, MisuseError, UndefinedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -43,8 +43,8 @@ MAX_DEPTH = 100
 """The most levels of its tree."""
 
 ALLOWED = (
-    "names, numbers, strings, + - * / // % **, comparisons, and/or/not, in [literals], "
-    "a if c else b, min, max, ceildiv, ispow2"
+    "names, numbers, strings, + - * / // % **, & | ^ << >> ~, comparisons, and/or/not, "
+    "in [literals], a if c else b, min, max, abs, log2, ceildiv, ispow2"
 )
 
 
@@ -205,11 +205,11 @@ class _Parser:
                 return first
             case "ceildiv", [numerator, denominator]:
                 return Apply(operators.CEILING_DIVIDE, (numerator, denominator))
-            case "ispow2", [value]:
-                return Apply(operators.IS_POWER_OF_TWO, (value,))
-            case "min" | "max" | "ceildiv" | "ispow2", _:
-                takes = {"ispow2": "one argument", "ceildiv": "two arguments"}
-                wanted = takes.get(name, "two or more arguments")
+            case (("ispow2" | "abs" | "log2"), [value]):
+                return Apply(_OF_ONE[name], (value,))
+            case (("min" | "max" | "ceildiv" | "ispow2" | "abs" | "log2"), _):
+                takes = {"min": "two or more", "max": "two or more", "ceildiv": "two"}
+                wanted = f"{takes.get(name, 'one')} argument{'s' * (name in takes)}"
                 _refuse(self.text, f"{name} takes {wanted}, got {len(arguments)}")
         _refuse(self.text, f"{name}(...) is not allowed; there is {ALLOWED}")
 
@@ -218,6 +218,8 @@ class _Parser:
         why = f"{part!r} is not allowed; there is {ALLOWED}"
         return ExpressionError(f"expression {self.text!r}: {why}")
 
+
+_OF_ONE = {"ispow2": operators.IS_POWER_OF_TWO, "abs": operators.ABSOLUTE, "log2": operators.LOG2}
 
 _CONVERSIONS: Mapping[type[ast.expr], Callable[[_Parser, Any, int], Node]] = {
     ast.Constant: _Parser._constant,

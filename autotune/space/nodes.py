@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
-from autotune.space.operators import (
-    CALL,
+from autotune.space.columns import (
     INT32_MAX,
     INT64_MAX,
-    NEGATE,
     Column,
     MisuseError,
     UndefinedError,
@@ -19,12 +17,14 @@ from autotune.space.operators import (
     elementwise,
     narrowed,
 )
+from autotune.space.operators import CALL, NEGATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from autotune.core.configuration import Value
-    from autotune.space.operators import Mask, Operator
+    from autotune.space.columns import Mask
+    from autotune.space.operators import Operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +325,7 @@ def to_text(node: Node) -> str:
     return f"{first} {symbol} {_enclosed(right, _binding(node) + (symbol != '**'))}"
 
 
-def _binding(node: Node) -> int:
+def _binding(node: Node) -> float:
     """The precedence of the top of the tree; leaves and calls bind tightest."""
     if isinstance(node, Conditional):
         return -1
@@ -337,7 +337,7 @@ def _binding(node: Node) -> int:
     return NEGATE.binding if negative else CALL
 
 
-def _enclosed(node: Node, binding: int) -> str:
+def _enclosed(node: Node, binding: float) -> str:
     text = to_text(node)
     # comparisons would chain, so they are always enclosed in one another
     loose = _binding(node) < binding or (_binding(node) == binding == 3)

@@ -9,147 +9,28 @@ returns None and `elementwise` applies the scalar form row by row.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.errors import InputError
 from autotune.core.printable import shown
+from autotune.space.columns import (
+    INT32_MAX,
+    INT64_MAX,
+    Column,
+    Mask,
+    MisuseError,
+    UndefinedError,
+    both,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
     from autotune.core.configuration import Value
-
-Mask: TypeAlias = "NDArray[np.bool_] | None"
-"""Rows that count; None means all of them."""
-
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
-"""The largest magnitude that a column of integers may have."""
-
-
-class UndefinedError(InputError):
-    """An expression has no value here: a division by zero, or one that is not whole."""
-
-
-class MisuseError(Exception):
-    """Operands of a kind that an operator does not take; `Expression` adds the text."""
-
-
-_KINDS = {"b": "i", "i": "i", "f": "f", bool: "i", int: "i", float: "f"}
-"""Kinds of columns, by NumPy's kind of an array and by the type of a value."""
-
-
-class Column(NamedTuple):
-    """The values of a subexpression over many rows.
-
-    Attributes:
-        values: an array that broadcasts over the rows, or one value for all of them.
-        defined: rows in which the value exists; the others hold anything.
-        limit: no integer in `values` is larger in magnitude; 0 when they are not integers.
-    """
-
-    values: NDArray[Any] | Value
-    defined: Mask = None
-    limit: int = 0
-
-    @classmethod
-    def of(cls, values: NDArray[Any] | Value) -> Column:
-        """Wrap an array, or one value, that every row defines."""
-        if isinstance(values, np.ndarray) and values.ndim == 0:
-            # NumPy's arithmetic turns these into scalars of its own, which are no values here.
-            values = cast("Value", values.item())
-        if not isinstance(values, np.ndarray):
-            return cls(values, limit=abs(values) if isinstance(values, int) else 0)
-        if values.dtype.kind in "iu":
-            limit = max(abs(int(values.min())), abs(int(values.max()))) if values.size else 0
-            wide = object if limit > INT64_MAX else np.int64
-            return cls(values if values.dtype.kind == "i" else values.astype(wide), limit=limit)
-        if values.dtype.kind == "f":
-            return cls(values.astype(np.float64, copy=False))
-        return cls(values, limit=1) if values.dtype == bool else cls(values.astype(object))
-
-    @property
-    def is_array(self) -> bool:
-        """True if the values differ from row to row."""
-        return isinstance(self.values, np.ndarray)
-
-    @property
-    def length(self) -> int:
-        """Number of values."""
-        return self.values.size if isinstance(self.values, np.ndarray) else 1
-
-    @property
-    def kind(self) -> str:
-        """``i`` for integers and booleans, ``f`` for floats, ``o`` for anything else."""
-        values = self.values
-        # Steps within an operator may leave one of NumPy's scalars.
-        if isinstance(values, np.ndarray | np.generic):
-            return _KINDS.get(values.dtype.kind, "o")
-        return _KINDS.get(type(values), "o")
-
-    def each(self, transform: Callable[[NDArray[Any]], NDArray[Any]]) -> Column:
-        """The column with its rows picked or arranged anew; `values` must be an array."""
-        assert isinstance(self.values, np.ndarray)
-        defined = None if self.defined is None else transform(self.defined)
-        return Column(transform(self.values), defined, self.limit)
-
-    def truth(self) -> NDArray[np.bool_]:
-        """Python's truth value of every row."""
-        if not isinstance(self.values, np.ndarray) or self.values.dtype == object:
-            return np.asarray(np.frompyfunc(bool, 1, 1)(self.values), dtype=bool)
-        return self.values if self.values.dtype == bool else self.values != 0
-
-
-def both(left: Mask, right: Mask) -> Mask:
-    """Rows that count in both masks."""
-    if left is None or right is None:
-        return right if left is None else left
-    return left & right
-
-
-def elementwise(scalar: Callable[..., Value], operands: Sequence[Column], active: Mask) -> Column:
-    """Apply the scalar form in the active rows; rows that it leaves undefined are masked."""
-    if not any(operand.is_array for operand in operands):
-        if active is not None and not active.any():
-            return Column(0, np.zeros((), dtype=bool))
-        try:
-            return Column.of(scalar(*(operand.values for operand in operands)))
-        except UndefinedError:
-            return Column(0, np.zeros((), dtype=bool))
-    mask = np.ones((), dtype=bool) if active is None else active
-    *columns, mask = np.broadcast_arrays(
-        *(np.asarray(operand.values, dtype=object) for operand in operands), mask
-    )
-    defined = np.array(mask)
-    values = np.zeros(defined.shape, dtype=object)
-    for row in zip(*np.nonzero(defined), strict=True):
-        try:
-            values[row] = scalar(*(column[row] for column in columns))
-        except UndefinedError:
-            defined[row] = False
-    return narrowed(values, defined)
-
-
-def narrowed(values: NDArray[Any], defined: NDArray[np.bool_]) -> Column:
-    """The narrowest column that holds `values`, so that what follows is fast again."""
-    mask = None if defined.all() else defined
-    kinds = {type(value) for value in values[defined]}
-    if kinds == {bool}:
-        return Column(values.astype(bool), mask, 1)
-    if kinds == {float}:
-        return Column(values.astype(np.float64), mask)
-    if kinds == {int}:
-        limit = max(abs(value) for value in values[defined])
-        if limit <= INT64_MAX:
-            return Column(values.astype(np.int64), mask, limit)
-    return Column(values, mask)
-
 
 FLOAT_EXACT = 2**53  # integers up to here convert to float64 without rounding
 _FAST_EXPONENT = 64
@@ -202,6 +83,24 @@ def _power(base: Any, exponent: Any) -> Any:
     if isinstance(power, complex):
         raise UndefinedError(_undefined("**", (base, exponent), "it is not real"))
     return power
+
+
+def _whole(symbol: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def scalar(*values: Any) -> Any:
+        for value in values:
+            if not isinstance(value, int):
+                raise MisuseError(f"{symbol} takes whole numbers, not {shown(value)}")
+        if symbol in ("<<", ">>") and not 0 <= values[1] <= LARGEST_BITS:
+            raise UndefinedError(_undefined(symbol, values, "it is shifted too far"))
+        return function(*values)
+
+    return scalar
+
+
+def _log2(value: Any) -> float:
+    if value > 0:
+        return math.log2(value)
+    raise UndefinedError(f"log2({shown(value)}) has no value: it takes positive numbers")
 
 
 def _ordering(symbol: str, function: Callable[[Any, Any], Any]) -> Callable[..., Value]:
@@ -299,6 +198,21 @@ def _negate(operand: Column) -> Column | None:
     return _compute(np.negative, operand.limit, operand)
 
 
+def _rowwise(*operands: Column) -> None:
+    """None: the scalar form is applied."""
+
+
+def _bitwise(ufunc: np.ufunc) -> Callable[[Column, Column], Column | None]:
+    def vector(left: Column, right: Column) -> Column | None:
+        largest = max(left.limit, right.limit)
+        arrays = (np.asarray(left.values), np.asarray(right.values))
+        if left.kind + right.kind != "ii" or any(each.dtype == bool for each in arrays):
+            return None
+        return _compute(ufunc, 2 ** largest.bit_length(), left, right)
+
+    return vector
+
+
 def _power_of_two(operand: Column) -> Column | None:
     if operand.kind != "i":
         return None
@@ -369,7 +283,7 @@ class Operator:
     scalar: Callable[..., Value]
     vector: Callable[..., Column | None]
     python: type[ast.AST] | None = None
-    binding: int = CALL
+    binding: float = CALL
     bits: Callable[..., int] | None = None
 
     @property
@@ -387,6 +301,12 @@ def _plain(
     symbol: str, function: Callable[..., Any], vector: Callable[..., Any], *rest: Any
 ) -> Operator:
     return Operator(symbol, _arithmetic(symbol, function), vector, *rest)
+
+
+def _bits(
+    symbol: str, function: Callable[..., Any], vector: Callable[..., Any], *rest: Any
+) -> Operator:
+    return _plain(symbol, _whole(symbol, function), vector, *rest)
 
 
 def _order(
@@ -426,6 +346,14 @@ MINIMUM = _plain("min", min, _extreme(np.minimum, np.less), None, CALL, max)
 MAXIMUM = _plain("max", max, _extreme(np.maximum, np.greater), None, CALL, max)
 CEILING_DIVIDE = _plain("ceildiv", _ceiling_quotient, _ceiling_divide, None, CALL, _quotient)
 IS_POWER_OF_TWO = _plain("ispow2", _is_power_of_two, _power_of_two)
+ABSOLUTE = _plain("abs", abs, lambda each: _compute(np.absolute, each.limit, each))
+LOG2 = _plain("log2", _log2, _rowwise)
+OR = _bits("|", operator.or_, _bitwise(np.bitwise_or), ast.BitOr, 3.2)
+XOR = _bits("^", operator.xor, _bitwise(np.bitwise_xor), ast.BitXor, 3.4)
+AND = _bits("&", operator.and_, _bitwise(np.bitwise_and), ast.BitAnd, 3.6)
+LEFT = _bits("<<", operator.lshift, _rowwise, ast.LShift, 3.8)
+RIGHT = _bits(">>", operator.rshift, _rowwise, ast.RShift, 3.8)
+INVERT = _bits("~", operator.invert, _rowwise, ast.Invert, 6)
 NOT = Operator("not", operator.not_, lambda each: Column(~each.truth(), limit=1), ast.Not, 2)
 EQUAL = Operator("==", operator.eq, _equality(np.equal), ast.Eq, 3)
 NOT_EQUAL = Operator("!=", operator.ne, _equality(np.not_equal), ast.NotEq, 3)

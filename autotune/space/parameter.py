@@ -12,8 +12,9 @@ import numpy as np
 
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
+from autotune.space.columns import INT32_MAX, INT64_MAX, Column
 from autotune.space.expression import plain_value
-from autotune.space.operators import FLOAT_EXACT, INT32_MAX, INT64_MAX, LARGEST_BITS, Column
+from autotune.space.operators import FLOAT_EXACT, LARGEST_BITS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -18,6 +18,7 @@ from autotune.core.configuration import Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
 from autotune.space.building import RestrictionSystem
+from autotune.space.columns import UndefinedError
 from autotune.space.diagram import (
     LARGEST_LISTING,
     Diagram,
@@ -28,7 +29,6 @@ from autotune.space.diagram import (
 )
 from autotune.space.expression import Expression, plain_value
 from autotune.space.nearest import nearest_row
-from autotune.space.operators import UndefinedError
 from autotune.space.parameter import (
     ConfigurationList,
     FunnelStep,

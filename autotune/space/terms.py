@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from autotune.core.errors import ExpressionError
+from autotune.space.columns import Column, MisuseError
 from autotune.space.nodes import (
     Apply,
     Conditional,
@@ -22,7 +23,7 @@ from autotune.space.nodes import (
     combined,
     walk,
 )
-from autotune.space.operators import NOT, TAKES_TEXT, Column, MisuseError
+from autotune.space.operators import NOT, TAKES_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -65,6 +65,7 @@ def read_launch(
         tensor_maps=_tensor_maps(table, scope, fixed, defined),
         architecture_features=table.flag("architecture_features"),
         dependent=_optional(table, "dependent", scope) or ZERO,
+        spill_limit=table.whole("spill_limit", 0) if "spill_limit" in table else None,
     )
     table.close()
     return launch

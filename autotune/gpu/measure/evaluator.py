@@ -24,6 +24,7 @@ from autotune.gpu.compiling import (
     Refused,
     check_resources,
     compile_worker,
+    has_arrays,
     read_kept,
 )
 from autotune.gpu.driver import used, vendor
@@ -231,6 +232,8 @@ class GpuBackend(WorkerBackend):
             dynamic_shared_bytes=main.shared_bytes,
             kernel=family.operation,
             resident_blocks=planner.resident_blocks(self._problem),
+            spill_limit=family.launch.spill_limit if family.launch else None,
+            arrays=has_arrays(family),
         )
         if refusal is not None:
             return Measurement(Outcome.REJECTED, reason=str(refusal), details=details)

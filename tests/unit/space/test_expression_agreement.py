@@ -7,6 +7,7 @@ The generator is seeded and plain, so that tens of thousands of expressions take
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import os
 import random
@@ -74,6 +75,29 @@ def ispow2(value: Any) -> bool:
     return 1 <= number(value) < float("inf") and value == 2 ** (int(value).bit_length() - 1)
 
 
+def bitwise(sign: str, *values: Any) -> Any:
+    """Of integers alone, and no shift is negative or far."""
+    if not all(isinstance(value, int) for value in values):
+        raise TypeError
+    if sign in ("<<", ">>") and not 0 <= values[1] <= LARGEST_BITS:
+        raise ArithmeticError
+    return number(BITWISE[sign](*values))
+
+
+def log2(value: Any) -> float:
+    if number(value) > 0:
+        return math.log2(value)
+    raise ArithmeticError
+
+
+BITWISE = {
+    "&": operator.and_,
+    "|": operator.or_,
+    "^": operator.xor,
+    "<<": operator.lshift,
+    ">>": operator.rshift,
+    "~": operator.invert,
+}
 OPERATORS = {
     "+": operator.add,
     "-": operator.sub,
@@ -90,6 +114,9 @@ PYTHON = {
     "most": lambda *values: max(numbers(*values)),
     "ceildiv": lambda left, right: -(-numbers(left, right)[0] // right),
     "ispow2": ispow2,
+    "bitwise": bitwise,
+    "log2": log2,
+    "abs": lambda value: abs(number(value)),
     "truth": bool,
     "__builtins__": {},
 }
@@ -157,7 +184,7 @@ def expression(source: random.Random, names: str, depth: int) -> Text:
 
     if depth == 0 or source.random() < 0.15:
         return leaf(source, names)
-    kind = source.randrange(13)
+    kind = source.randrange(15)
     left, right = part(), part()
     if kind <= 3:
         sign = source.choice(["+", "-", "*", "/", "//", "%", "+", "*"])
@@ -192,6 +219,17 @@ def expression(source: random.Random, names: str, depth: int) -> Text:
         return Text(
             f"{name}({left.text}, {right.text})", f"{python}({left.python}, {right.python})"
         )
+    if kind == 13:
+        sign = source.choice(["&", "|", "^", "<<", ">>"])
+        return Text(
+            f"({left.text} {sign} {right.text})",
+            f"bitwise({sign!r}, {left.python}, {right.python})",
+        )
+    if kind == 14:
+        if source.random() < 0.3:
+            return Text(f"(~{left.text})", f"bitwise('~', {left.python})")
+        name = source.choice(["abs", "log2"])
+        return Text(f"{name}({left.text})", f"{name}({left.python})")
     if kind == 12:
         condition = part()
         return Text(
