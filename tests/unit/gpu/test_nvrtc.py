@@ -206,6 +206,8 @@ def test_spills_and_local_arrays_are_dropped() -> None:
     indexed = compile_cuda(INDEXED, "sm_90")
     assert indexed.spill_bytes == {"gemm": 0}
     assert "(local_bytes = 400, spill_limit = 64)" in str(judge(indexed))
+    assert judge(indexed, arrays=True) is None
+    assert judge(spills, arrays=True) is not None
 
 
 TWO_KERNELS = """
