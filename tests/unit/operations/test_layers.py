@@ -128,6 +128,12 @@ def test_infinity_and_nan_come_out_as_pytorch_has_them() -> None:
         np.testing.assert_array_equal(Formula("sigmoid(x)").evaluate({"x": x}), [1, 0, np.nan])
 
 
+def test_the_error_function_of_many_elements_is_that_of_few() -> None:
+    x = np.linspace(-6, 6, 5000).reshape(50, 100)
+    many, few = (Formula("gelu(x)").evaluate({"x": part}) for part in (x, x[:2]))
+    np.testing.assert_allclose(many[:2], few, rtol=1e-13, atol=1e-15)
+
+
 def test_a_problem_says_how_its_product_is_stored() -> None:
     defined = LAYERS["layer_bias_silu"].operation
     plain = defined.problem(M=M, N=N, K=K)
