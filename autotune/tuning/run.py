@@ -187,7 +187,9 @@ class TrialRun:
         self._keep_reserve()
         if first and self.best is not None:
             ready = sum(self.evaluator.is_ready(proposal.candidate) for proposal in self._waiting)
-            self.budget.deadline.settle(ready * self.budget.pace.trial_s)
+            # The first trial may have taken longer than others will: once more the time, at most.
+            deadline = self.budget.deadline
+            deadline.settle(min(ready * self.budget.pace.trial_s, deadline.goal_s))
         self.report(Stage("trials", 0, 0))
 
     def finals(self, candidates: Sequence[Candidate]) -> Finals | None:

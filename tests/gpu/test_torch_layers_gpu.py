@@ -86,8 +86,7 @@ def operands(
 def close(got: Any, x: Any, w: Any, following: Following) -> None:
     """Rounded once: within a unit of the result's type, and of sums in float32."""
     wide = Following(*(each.float() if torch.is_tensor(each) else each for each in following))
-    with torch.backends.cuda.matmul.flags(allow_tf32=False):
-        wanted = composed(functional.linear, x.float(), w.float(), wide)
+    wanted = composed(functional.linear, x.float(), w.float(), wide)
     unit = 2.0**-8 if got.dtype is torch.bfloat16 else 2.0**-11
     torch.testing.assert_close(got.float(), wanted, rtol=unit, atol=1e-4)
 
