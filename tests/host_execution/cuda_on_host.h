@@ -58,6 +58,9 @@ static inline Value __ldg(const Value* address) {
 
 static inline int __ffs(int value) { return __builtin_ffs(value); }
 
+static inline int __clz(int value) { return value ? __builtin_clz(value) : 32; }
+static inline int __float2int_rn(float value) { return static_cast<int>(std::nearbyint(value)); }
+
 // The lower word of two, moved down by `shift` bits modulo 32.
 static inline unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((std::uint64_t(high) << 32 | low) >> (shift & 31));
@@ -77,6 +80,12 @@ static inline float __uint_as_float(unsigned bits) {
   float number;
   std::memcpy(&number, &bits, sizeof number);
   return number;
+}
+
+static inline unsigned __float_as_uint(float number) {
+  unsigned bits;
+  std::memcpy(&bits, &number, sizeof bits);
+  return bits;
 }
 
 // Numbers of 16 bits, which the emitted source converts to float and back, and nothing else.

@@ -254,6 +254,7 @@ def launch_kernels(
     a, b, c = operands.values()
     lda, ldb, ldc = (array.strides[0] // array.itemsize for array in (a, b, c))
     arguments = [case.m, case.n, case.k, case.alpha, a, lda, b, ldb, case.beta, c, ldc]
+    workspace = None
     if launch.workspace_bytes is not None:
         elements = max(1, _whole(launch.workspace_bytes, known) // item)
         workspace = guarded((1, elements), elements, case.dtype)
@@ -261,14 +262,17 @@ def launch_kernels(
         zeroed[...] = 0
         arguments.append(workspace)
     arguments += [int(configuration[name]) for name in family.runtime_parameters]
-    arguments += _maps(family, configuration, case, limits, operands)
+    arguments += _maps(family, configuration, case, limits, operands, workspace)
 
     def run(kernels: tuple[AuxiliaryKernel, ...]) -> None:
         for each in kernels:
             if each.when.evaluate(known):
                 grid = [_whole(size, known) for size in each.grid]
                 block = [_whole(size, known) for size in each.block]
-                program.launch(each.kernel, grid, block, arguments, backwards=backwards)
+                shared = _whole(each.shared_bytes, known)
+                program.launch(
+                    each.kernel, grid, block, arguments, shared_bytes=shared, backwards=backwards
+                )
 
     run(launch.before)
     program.launch(
@@ -277,7 +281,6 @@ def launch_kernels(
         [_whole(size, known) for size in launch.block],
         arguments,
         shared_bytes=_whole(launch.shared_bytes, known),
-        cluster=_whole(launch.cluster[0], known),
         backwards=backwards,
         early=early,
     )
@@ -292,8 +295,9 @@ def _maps(
     case: Case,
     limits: GpuLimits,
     operands: Mapping[str, np.ndarray],
+    workspace: np.ndarray | None,
 ) -> list[np.ndarray]:
-    """Tensor maps as hopper_on_host.h reads them, one per mapped operand."""
+    """Tensor maps as hopper_on_host.h reads them, one per mapped operand or region."""
     assert family.launch is not None
     if not family.launch.tensor_maps:
         return []
@@ -301,9 +305,15 @@ def _maps(
     plan = Planner(family, configuration, case.dtype, limits).plan(problem)
     made = []
     for mapped in plan.maps:
-        matrix = operands[mapped.operand.lower()]
-        (rows, columns), leading = matrix.shape, matrix.strides[0]
-        item, address = matrix.itemsize, matrix.ctypes.data
+        if mapped.region is None:
+            matrix = operands[mapped.operand.lower()]
+            (rows, columns), leading = matrix.shape, matrix.strides[0]
+            item, address = matrix.itemsize, matrix.ctypes.data
+        else:
+            assert workspace is not None
+            region, item = mapped.region, DTYPES[mapped.region.dtype].itemsize
+            rows, columns, leading = region.rows, region.columns, region.leading * item
+            address = workspace.ctypes.data + region.offset
         words = np.zeros(16, np.uint64)
         if address % 16 == 0 and leading % 16 == 0:
             words[:12] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import math
 import mmap
 import re
 import shutil
@@ -37,6 +38,7 @@ _PREDICATED = re.compile(
 )  # an instruction whose last operand is whether a number is not zero
 _OPERAND = re.compile(r'"([=+]?)\w"\(((?:[^()]|\([^()]*\))*)\)')
 _KERNEL = re.compile(r'extern "C" __global__ [^;{]*?\b(\w+)\(([^)]*)\)\s*\{', re.DOTALL)
+_CLUSTERED = re.compile(r"__cluster_dims__\((\w+), 1, 1\)[^;{]*?\b(\w+)\(\s*int ")
 _KINDS: dict[str, Any] = {
     "int": ctypes.c_int,
     "long long": ctypes.c_longlong,
@@ -68,6 +70,9 @@ class HostProgram:
 
     def __init__(self, source: str, folder: Path) -> None:
         # Bounds are no part of a kernel's arguments; without them a kernel reads like a function.
+        self._clusters = {
+            kernel: _constant(source, blocks) for blocks, kernel in _CLUSTERED.findall(source)
+        }
         source = re.sub(r"__cluster_dims__\([^)]*\)", "", source)
         plain = re.sub(r"__(launch_bounds|maxnreg)__\(.*?\)(?=\s+\w+\()", "", source)
         element = re.search(r"using T = (\w+);", plain)
@@ -90,7 +95,6 @@ class HostProgram:
         arguments: Sequence[Any],
         *,
         shared_bytes: int = 0,
-        cluster: int = 1,
         backwards: bool = False,
         early: bool = False,
     ) -> None:
@@ -102,7 +106,6 @@ class HostProgram:
             block: threads along x, y and z.
             arguments: one value per parameter; arrays and addresses for pointers.
             shared_bytes: dynamic shared memory of a block.
-            cluster: blocks of a cluster, which run together.
             early: carry out copies in bulk when they are begun, not when all wait for them.
             backwards: run the last block first; without it, blocks run in their order.
         """
@@ -112,7 +115,16 @@ class HostProgram:
         with self._lock:
             self._library.order_blocks(ctypes.c_bool(backwards), ctypes.c_bool(early))
             launch = self._library[f"launch_{kernel}"]
-            launch(*sizes, ctypes.c_size_t(shared_bytes), ctypes.c_uint(cluster), *values)
+            cluster = ctypes.c_uint(self._clusters.get(kernel, 1))  # blocks that run together
+            launch(*sizes, ctypes.c_size_t(shared_bytes), cluster, *values)
+
+
+def _constant(source: str, text: str) -> int:
+    """A number, or the product that a constant of the source is."""
+    known = re.search(rf"constexpr int {text} = ([^;]*);", source)
+    return (
+        math.prod(_constant(source, each) for each in known[1].split(" * ")) if known else int(text)
+    )
 
 
 def _arguments(text: str) -> list[Any]:
