@@ -222,8 +222,15 @@ DTYPES: Mapping[str, Dtype] = {
 """Every element type of matrix products, by name."""
 
 
-def _row(name: str, c_type: str, kind: str, numbers: tuple[int, int], letter: str = "") -> Dtype:
-    """A type of operands alone; of cuBLAS, NCCL and tensor maps it has no number.
+def _row(
+    name: str,
+    c_type: str,
+    kind: str,
+    numbers: tuple[int, int],
+    letter: str = "",
+    tensor_map: int = -1,
+) -> Dtype:
+    """A type of operands alone; of cuBLAS and NCCL it has no number.
 
     Args:
         name: of the type.
@@ -231,6 +238,7 @@ def _row(name: str, c_type: str, kind: str, numbers: tuple[int, int], letter: st
         kind: as in `Dtype`.
         numbers: bytes, and DLPack's code.
         letter: in `struct`.
+        tensor_map: as in `Dtype`.
     """
     itemsize, dlpack = numbers
     single = kind == "complex" and itemsize == 8
@@ -247,7 +255,7 @@ def _row(name: str, c_type: str, kind: str, numbers: tuple[int, int], letter: st
         dlpack=dlpack,
         nccl=-1,
         cublas=-1,
-        tensor_map=-1,
+        tensor_map=tensor_map,
         kind=kind,
         unit_roundoff=0.0 if kind != "complex" else 2.0**-24 if single else 2.0**-53,
         smallest=1.0 if kind != "complex" else 2.0**-149 if single else 2.0**-1074,
@@ -268,7 +276,7 @@ ELEMENTS: Mapping[str, Dtype] = ChainMap(
             _row("int16", "short", "integer", (2, _INT)),
             _row("int32", "int", "integer", (4, _INT), "i"),
             _row("int64", "long long", "integer", (8, _INT), "q"),
-            _row("uint8", "unsigned char", "integer", (1, _UINT)),
+            _row("uint8", "unsigned char", "integer", (1, _UINT), tensor_map=0),
             _row("uint16", "unsigned short", "integer", (2, _UINT)),
             _row("uint32", "unsigned int", "integer", (4, _UINT)),
             _row("uint64", "unsigned long long", "integer", (8, _UINT)),

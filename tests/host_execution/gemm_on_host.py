@@ -11,7 +11,7 @@ import numpy as np
 from host_execution import HostProgram, guarded
 
 from autotune.core.configuration import Value
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.limits import GpuLimits
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.planning import Planner
@@ -311,7 +311,7 @@ def _maps(
             item, address = matrix.itemsize, matrix.ctypes.data
         else:
             assert workspace is not None
-            region, item = mapped.region, DTYPES[mapped.region.dtype].itemsize
+            region, item = mapped.region, ELEMENTS[mapped.region.dtype].itemsize
             rows, columns, leading = region.rows, region.columns, region.leading * item
             address = workspace.ctypes.data + region.offset
         words = np.zeros(16, np.uint64)

@@ -91,7 +91,8 @@ struct Product {
   bool add, a_along, b_along, done;
   float (*read)(const unsigned char*);
   unsigned issued;
-  float* sums[128];
+  void* sums[128];  // floats, or whole numbers
+  bool whole;
   std::vector<float> operands;  // as they were
 };
 
@@ -114,16 +115,21 @@ static bool copy_something() {
   return true;
 }
 
-static unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
+// Rows of 128 or 64 bytes, permuted within themselves.
+static unsigned swizzled(unsigned address, unsigned row_bytes) {
+  return address ^ (address >> 7 & (row_bytes == 128 ? 7 : 3)) << 4;
+}
 
 // Calls `use(place in shared memory, place in the matrix or null)` for every element of a box.
 template <typename Use>
 static void for_box(const Map& map, unsigned shared, const std::array<int, 3>& place, Use use) {
   const auto [column, row, matrix] = place;
   if (matrix < 0 || matrix >= long(map.matrices)) fail("a box of a matrix that there is not");
-  if (map.swizzle != 128 || map.box_columns * map.item != 128) fail("a box of no 128 bytes a row");
-  if (shared % 1024) fail("a box that begins between patterns of its swizzle");
-  in_cluster(shared + map.box_rows * 128 - 1);
+  const unsigned row_bytes = map.swizzle;
+  if (row_bytes != 128 && row_bytes != 64) fail("a box of neither 128 nor 64 bytes a row");
+  if (map.box_columns * map.item != row_bytes) fail("a box whose rows are not those of its swizzle");
+  if (shared % (8 * row_bytes)) fail("a box that begins between patterns of its swizzle");
+  in_cluster(shared + map.box_rows * row_bytes - 1);
   for (long r = 0; r < long(map.box_rows); ++r) {
     for (long c = 0; c < long(map.box_columns); ++c) {
       const bool inside = row + r >= 0 && row + r < long(map.rows) && column + c >= 0 &&
@@ -131,7 +137,8 @@ static void for_box(const Map& map, unsigned shared, const std::array<int, 3>& p
       char* const place =
           reinterpret_cast<char*>(map.address) + matrix * long(map.matrix_bytes) +
           (row + r) * long(map.row_bytes) + (column + c) * long(map.item);
-      use(dynamic_shared + swizzled(shared + r * 128 + c * map.item), inside ? place : nullptr);
+      use(dynamic_shared + swizzled(shared + r * row_bytes + c * map.item, row_bytes),
+          inside ? place : nullptr);
     }
   }
 }
@@ -145,6 +152,8 @@ static float read_short(const unsigned char* place) {
   return static_cast<float>(value);
 }
 
+static float read_byte(const unsigned char* place) { return static_cast<signed char>(*place); }
+
 static float read_tf32_at(const unsigned char* place) {
   unsigned bits;
   std::memcpy(&bits, place, 4);
@@ -156,12 +165,13 @@ static float element_at(const Product& product, unsigned window, unsigned long l
                         bool along, int output, int step) {
   const unsigned start = (descriptor & 0x3FFF) << 4;
   const unsigned leading = (descriptor >> 16 & 0x3FFF) << 4, stride = (descriptor >> 32 & 0x3FFF) << 4;
-  const unsigned slab = 128 / product.item;
-  const unsigned place = along ? start + output / slab * leading + step / 8 * stride + step % 8 * 128 +
-                                     output % slab * product.item
-                               : start + output / 8 * stride + output % 8 * 128 + step * product.item;
+  const unsigned row_bytes = descriptor >> 62 == 1 ? 128 : 64, slab = row_bytes / product.item;
+  const unsigned place =
+      along ? start + output / slab * leading + step / 8 * stride + step % 8 * row_bytes +
+                  output % slab * product.item
+            : start + output / 8 * stride + output % 8 * row_bytes + step * product.item;
   if (place >= SHARED_BYTES) fail("an operand outside of shared memory");
-  return product.read(dynamic_shared + window + swizzled(place));
+  return product.read(dynamic_shared + window + swizzled(place, row_bytes));
 }
 
 // A's 64 rows, then the steps of B.
@@ -192,10 +202,14 @@ __attribute__((optimize("O3"))) static void perform(Product& product, unsigned w
   const int columns = product.columns;
   double sums[256];
   for (int row = 0; row < 64; ++row) {
-    float* const* const owners = product.sums + row / 16 * 32 + row % 8 * 4;
+    void* const* const owners = product.sums + row / 16 * 32 + row % 8 * 4;
     const int half = row % 16 / 8 * 2;
     for (int c = 0; c < columns; ++c) {
-      sums[c] = product.add ? owners[c % 8 / 2][c / 8 * 4 + half + c % 2] : 0.0;
+      const int place = c / 8 * 4 + half + c % 2;
+      void* const owner = owners[c % 8 / 2];
+      sums[c] = !product.add    ? 0.0
+                : product.whole ? static_cast<int*>(owner)[place]
+                                : static_cast<float*>(owner)[place];
     }
     for (int n = 0; n < product.depth; ++n) {
       const double left = a[row * product.depth + n];
@@ -203,7 +217,15 @@ __attribute__((optimize("O3"))) static void perform(Product& product, unsigned w
       for (int c = 0; c < columns; ++c) sums[c] += left * right[c];
     }
     for (int c = 0; c < columns; ++c) {
-      owners[c % 8 / 2][c / 8 * 4 + half + c % 2] = ptx::truncated(sums[c]);
+      const int place = c / 8 * 4 + half + c % 2;
+      void* const owner = owners[c % 8 / 2];
+      if (!product.whole) {
+        static_cast<float*>(owner)[place] = ptx::truncated(sums[c]);
+      } else if (std::abs(sums[c]) < 0x1p31) {
+        static_cast<int*>(owner)[place] = static_cast<int>(sums[c]);
+      } else {
+        fail("a sum of whole numbers that 32 bits do not hold");
+      }
     }
   }
   product.done = true;
@@ -212,8 +234,8 @@ __attribute__((optimize("O3"))) static void perform(Product& product, unsigned w
 
 static std::size_t warp_group() { return running->number / 128; }
 
-template <int COLUMNS>
-static void multiply(const std::array<float*, COLUMNS / 2>& sums, unsigned long long a,
+template <int COLUMNS, typename Sum>
+static void multiply(const std::array<Sum*, COLUMNS / 2>& sums, unsigned long long a,
                      unsigned long long b, bool add, int depth, int item, bool a_along, bool b_along,
                      float (*read)(const unsigned char*)) {
   for (int i = 0; i < COLUMNS / 2; ++i) {
@@ -221,12 +243,13 @@ static void multiply(const std::array<float*, COLUMNS / 2>& sums, unsigned long 
   }
   if (!running->fenced) fail("a product without wgmma.fence");
   for (const unsigned long long descriptor : {a, b}) {
-    if (descriptor >> 62 != 1 || descriptor & 0x3FFFC000C000C000) fail("a wrong matrix descriptor");
+    if (descriptor >> 62 == 0 || descriptor >> 62 == 3 || descriptor & 0x3FFFC000C000C000) fail("a wrong matrix descriptor");
   }
   auto& all = products[warp_group()];
   const std::size_t number = running->products++;
   if (number == all.size()) {
     all.emplace_back(new Product{a, b, COLUMNS, depth, item, add, a_along, b_along, false, read, 0});
+    all.back()->whole = std::is_same_v<Sum, int>;
   }
   Product& product = *all[number];
   if (product.a != a || product.b != b || product.columns != COLUMNS || product.add != add) {
@@ -388,7 +411,7 @@ static void load_box(unsigned to, const void* map, Place place, unsigned barrier
                       std::memcpy(shared, &bits, 4);
                     });
       host::SharedBarrier& arrived = host::barrier_at(counterpart(barrier, block));
-      arrived.bytes -= read.box_rows * 128;
+      arrived.bytes -= read.box_rows * read.swizzle;
       host::turn(arrived);
     }
   };
@@ -495,6 +518,12 @@ static void wgmma_mma_async_sync_aligned_m64k8_f32_tf32_tf32(
     const std::array<float*, COLUMNS / 2>& sums, unsigned long long a, unsigned long long b, bool add,
     int, int) {
   host::multiply<COLUMNS>(sums, a, b, add, 8, 4, false, false, host::read_tf32_at);
+}
+
+template <int COLUMNS>
+static void wgmma_mma_async_sync_aligned_m64k32_s32_s8_s8(
+    const std::array<int*, COLUMNS / 2>& sums, unsigned long long a, unsigned long long b, bool add) {
+  host::multiply<COLUMNS>(sums, a, b, add, 32, 1, false, false, host::read_byte);
 }
 
 }  // namespace ptx

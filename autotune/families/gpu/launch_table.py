@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.printable import shown
 from autotune.families.parts import ONE, ZERO, AuxiliaryKernel, Launch, Region, TensorMap
 from autotune.space import Expression, Restriction
@@ -26,6 +26,9 @@ SWIZZLES = (0, 32, 64, 128)
 
 ROUNDINGS = ("tf32",)
 """The types that elements can be rounded to on their way."""
+
+MAPPED = tuple(row.name for row in ELEMENTS.values() if row.tensor_map >= 0)
+"""Element types that regions of a workspace may have."""
 
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
 _MAPPED_KEYS = ("cluster", "tensor_maps", "architecture_features", "dependent")
@@ -188,7 +191,7 @@ def _tensor_maps(
 def _region(entry: Table, scope: Scope) -> Region:
     columns = size(entry, "columns", scope)
     return Region(
-        dtype=entry.choice("dtype", DTYPES),
+        dtype=entry.choice("dtype", MAPPED),
         offset=_optional(entry, "offset", scope) or ZERO,
         rows=size(entry, "rows", scope),
         columns=columns,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from autotune.core.configuration import Configuration
 from autotune.core.device import DeviceLimits
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.errors import SpaceError
 from autotune.families.gpu.launch import (
     ROW_BYTES,
@@ -318,7 +318,7 @@ class Planner:
         if tensor_map.region is not None:
             region = self._region(tensor_map.region, place, whole, workspace)
         dtype = problem.dtype if region is None else region.dtype
-        itemsize = DTYPES[dtype].itemsize
+        itemsize = ELEMENTS[dtype].itemsize
         row_bytes = columns * itemsize
         if self._writes(tensor_map.operand):
             row_bytes = columns
@@ -346,7 +346,7 @@ class Planner:
         (offset,) = whole((region.offset,), found[:1], 0)
         sizes = (region.rows, region.columns, region.leading)
         rows, columns, leading = whole(sizes, found[1:], 1)
-        itemsize = DTYPES[region.dtype].itemsize
+        itemsize = ELEMENTS[region.dtype].itemsize
         end = offset + ((rows - 1) * leading + columns) * itemsize
         if offset % ROW_BYTES or leading * itemsize % ROW_BYTES or columns > leading:
             raise _MisfitError(

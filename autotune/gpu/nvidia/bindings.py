@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.families.gpu.launch import LaunchStep
 from autotune.gpu.interface import MAP_ALIGNMENT, MAP_BYTES, DriverError
 from autotune.gpu.nvidia.calls import LoadedModule, Owned, call, function, handle, relaxed
@@ -201,7 +201,7 @@ class BindingsDriver:
             DriverError: the driver refuses it: the address or the rows are not whole 16 bytes
                 (`autotune.families.gpu.launch.ROW_BYTES`), or there is no such box.
         """
-        row = DTYPES[boxes.dtype]
+        row = ELEMENTS[boxes.dtype]
         kind = _ROUNDED[boxes.rounded] if boxes.rounded else row.tensor_map
         raw = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
         skipped = -ctypes.addressof(raw) % MAP_ALIGNMENT
