@@ -1,0 +1,109 @@
+"""Families that split operands into planes: held to the promises of their classes, tile by tile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gemm_on_host as on_host
+import numpy as np
+import pytest
+from gemm_on_host import FAMILIES, LIMITS, launch_kernels, relative_error
+from host_execution import ON_HOST
+
+from autotune.core.configuration import Value
+from autotune.operations.cases import SMALL_CASES, Case, hard_cases, special_cases
+from autotune.operations.problem import Gemm
+from autotune.operations.verification import ProductCheck
+
+pytestmark = ON_HOST
+
+SPLIT = ("split_fp16", "split_bf16", "split_int8", "split_int8_tf32")
+LAYOUTS = ("nn", "nt", "tn", "tt")
+SMALL: dict[str, Value] = {"sm": 64, "sk": 64, "stages": 3, "cluster_m": 1}
+
+
+def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) -> str:
+    """What is wrong with a kernel's result of a case, and nothing if it is right."""
+    family = FAMILIES[name]
+    declared = {each.name: each.default for each in family.parameters}
+    configuration = family.conform({**declared, **SMALL, **changed})
+    problem = Gemm(1, 1, 1, layout=layout, accuracy=family.accuracy)
+
+    def kernel(a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
+        operands = {"a": a, "b": b, "c": c}
+        call = on_host.Case(*case.sizes, "float32", layout, alpha=alpha, beta=beta)
+        launch_kernels(family, configuration, call, LIMITS, operands, folder)
+
+    check = ProductCheck(case, problem, np.random.default_rng(11))
+    return check.run(kernel, family.accuracy).reason
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_hard_operands(name: str, layout: str, folder: Path) -> None:
+    problem = Gemm(1, 1, 1, layout=layout)
+    cases = hard_cases(problem, FAMILIES[name].accuracy)
+    assert len(cases) >= 9
+    assert [r for case in cases if (r := judge(name, layout, case, folder))] == []
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
+    cases = (*SMALL_CASES, *special_cases(Gemm(1, 1, 1, layout=layout), SMALL_CASES))
+    assert [r for case in cases if (r := judge(name, layout, case, folder))] == []
+
+
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sm": 128, "sk": 96, "cluster_m": 2},
+        {"sm": 128, "sk": 64, "cluster_m": 1},
+        {"sm": 64, "sk": 96, "cluster_m": 2},
+    ],
+)
+def test_tiles_and_clusters(name: str, changed: dict[str, Value], folder: Path) -> None:
+    for distribution in ("normal", "special"):
+        case = Case(300, 335, 170, distribution=distribution, padding=1, scalars={"beta": -0.5})
+        assert judge(name, "nn", case, folder, **changed) == ""
+
+
+def test_sums_in_turns_and_in_one_buffer(folder: Path) -> None:
+    # Rounds of two tiles, in turns or not, and tiles that are left.
+    for buffers, n in ((1, 128), (1, 500), (2, 256), (2, 64), (2, 1000)):
+        case = Case(40, n, 40, distribution="positive")
+        assert judge("split_fp16", "nt", case, folder, buffers=buffers, sk=96) == ""
+
+
+def test_copies_arrive_late_and_early(folder: Path) -> None:
+    case = on_host.Case(200, 335, 136, "float32", "tn", (1, 2, 3), (1, 1, 1), special=True)
+    for name in ("split_bf16", "split_fp16"):
+        family = FAMILIES[name]
+        configuration = family.conform(
+            {**{each.name: each.default for each in family.parameters}, **SMALL, "cluster_m": 2}
+        )
+        errors = [
+            relative_error(
+                family, configuration, case, LIMITS, np.random.default_rng(3), folder, early=early
+            )
+            for early in (False, True)
+        ]
+        assert errors[0] == errors[1] < 2.0**-19
+
+
+def test_whole_numbers_have_the_same_bits_whatever_the_tiles(folder: Path) -> None:
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(size=(2, 130, 130)).astype(np.float32)
+    family, results = FAMILIES["split_int8"], []
+    for changed in ({}, {"sm": 128, "sk": 96}, {"sk": 96, "cluster_m": 2, "stages": 2}):
+        declared = {each.name: each.default for each in family.parameters}
+        configuration = family.conform({**declared, **SMALL, **changed})
+        operands = {"a": a, "b": b, "c": np.empty_like(a)}
+        call = on_host.Case(130, 130, 130, "float32")
+        launch_kernels(family, configuration, call, LIMITS, operands, folder)
+        results.append(operands["c"].tobytes())
+    assert len(set(results)) == 1
