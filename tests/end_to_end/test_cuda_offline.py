@@ -27,7 +27,6 @@ FAMILIES = {
     "split_fp16": "float32-fp32-normwise",
     "split_int8": "float32-fp32-normwise",
     "split_bf16": "float32-fp32",
-    "split_int8_tf32": "float32-tf32",
 }
 """Families, and what they are for as labels have it."""
 H200 = ["--target", "cuda", "--device", "h200"]
@@ -95,7 +94,8 @@ def test_emit_tells_what_the_binary_needs(capsys, family: str) -> None:
     assert "__global__" in emitted["source"]
     assert len(emitted["digest"]) == 64
     estimated, binary = (emitted["resources"][key] for key in ("estimated", "compiled"))
-    assert binary["architecture"] == ("sm_90a" if family.startswith(("wgmma", "split")) else "sm_90")
+    of_hopper = family.startswith(("wgmma", "split"))
+    assert binary["architecture"] == ("sm_90a" if of_hopper else "sm_90")
     assert binary["threads"] == estimated["threads"]
     assert binary["shared_bytes"] == estimated["shared_bytes"]
     assert 0 < binary["registers"] <= 255

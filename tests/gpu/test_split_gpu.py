@@ -1,4 +1,4 @@
-"""Families that split operands into planes: held to the promises of their classes as trials are."""
+"""Families that split operands into planes, held to their promises as trials are."""
 
 from __future__ import annotations
 

@@ -122,9 +122,9 @@ class HostProgram:
 def _constant(source: str, text: str) -> int:
     """A number, or the product that a constant of the source is."""
     known = re.search(rf"constexpr int {text} = ([^;]*);", source)
-    return (
-        math.prod(_constant(source, each) for each in known[1].split(" * ")) if known else int(text)
-    )
+    if known is None:
+        return int(text)
+    return math.prod(_constant(source, each) for each in known[1].split(" * "))
 
 
 def _arguments(text: str) -> list[Any]:

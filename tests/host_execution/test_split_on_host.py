@@ -1,4 +1,4 @@
-"""Families that split operands into planes: held to the promises of their classes, tile by tile."""
+"""Families that split operands into planes, held to their promises tile by tile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.operations.verification import ProductCheck
 
 pytestmark = ON_HOST
 
-SPLIT = ("split_fp16", "split_bf16", "split_int8", "split_int8_tf32")
+SPLIT = ("split_fp16", "split_bf16", "split_int8")
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SMALL: dict[str, Value] = {"sm": 64, "sk": 64, "stages": 3, "cluster_m": 1}
 
