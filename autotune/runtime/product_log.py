@@ -48,7 +48,8 @@ def log_product(caller: str, problem: Problem | None, target: str, way: str) -> 
     if _log.isEnabledFor(logging.DEBUG):
         what = ""
         if problem is not None:
-            layer = "" if problem.operation == "gemm" else f" {problem.operation}"
+            known = problem.operation in ("gemm", caller)
+            layer = "" if known else f" {problem.operation}"
             what = f"{layer} {problem.label}"
         where = f" on {target}" if target else ""
         _log_once(f"{caller}{what}{where}: {way}", given)
