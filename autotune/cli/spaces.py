@@ -168,7 +168,7 @@ def run_space(args: argparse.Namespace) -> CommandResult:
         device = target.device(problem, args.device)
         texts.append(f"{shapes_text(problem, blas=True)} on {device.fingerprint.name}")
         for family in scope.chosen.values():
-            # Where no class is asked for, a family is counted for its own, if it has such operands.
+            # Where no class is asked for, a family is counted for its own, if it is of the type.
             own = family.accuracy if problem.dtype in family.dtypes else problem.accuracy
             accuracy = args.accuracy or own
             wanted = problem.defined.problem_from_key({**problem.key(), "accuracy": accuracy})

@@ -358,7 +358,7 @@ def test_names_of_what_is_read_meet_none_of_a_template_s(
         assert "\n" not in refusal
         return
     # Of the same length, so that lines are broken alike.
-    other = next(one * len(name) for one in "qzjvwxy" if one * len(name) not in identifiers())
+    other = next(one * len(name) for one in "qzjvwxyuotsl" if one * len(name) not in identifiers())
     plain = words(emitted(offering()[key], reading(old, other)))
     own = re.compile(f"_?(ld)?{other}(_|_address|_here|_given)?")
     renamed = {each: each.replace(other, name.lower()) for each in plain if own.fullmatch(each)}
