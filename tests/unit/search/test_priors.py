@@ -69,6 +69,8 @@ def test_the_model_has_an_opinion_of_everything_valid(
 ) -> None:
     problem = Gemm(*shape)
     space = FAMILIES[name].space(problem, limits)
+    if not len(space):
+        pytest.skip("nothing is valid")
     model = expected_log_time(FAMILIES[name], problem, limits)
     assert model is not None
     rows = space.sample(200, np.random.default_rng(0))
