@@ -85,7 +85,6 @@ class Kernel:
             step.block,
             values,
             shared_bytes=step.shared_bytes,
-            cluster=step.cluster[0],
             early=self.early,
         )
 
