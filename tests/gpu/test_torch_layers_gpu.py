@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 torch: Any = pytest.importorskip("torch", minversion="2.9")
 
+from serving_kernels import serve_by_kernels  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
-from autotune.torch import calls, gated, linear, use_tuned  # noqa: E402
+from autotune.torch import gated, linear, use_tuned  # noqa: E402
 from autotune.torch.layers import Following, composed  # noqa: E402
 
 # Of libraries while they are imported.
@@ -52,19 +53,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 @pytest.fixture
 def kernels(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Kernels win every contest; lists the operations that they compute."""
-    served: list[str] = []
-    serve = calls.serve
-
-    def serve_by_kernels(*given: Any) -> Any:
-        found = serve(*given)
-        if found is not None:
-            contest = found.contest
-            contest.winner, contest.over = contest.best(), True
-            served.append(found.problem.operation)
-        return found
-
-    monkeypatch.setattr(calls, "serve", serve_by_kernels)
-    return served
+    return serve_by_kernels(monkeypatch)
 
 
 def random(*shape: int, dtype: Any = torch.bfloat16, seed: int = 0) -> Any:
