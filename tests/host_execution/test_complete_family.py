@@ -1,8 +1,7 @@
-"""The family on the page about CUDA templates: it is emitted, compiled, run, and right."""
+"""The complete family among the examples: it is emitted, compiled, run, and right."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +17,14 @@ from autotune.gpu.nvidia.nvrtc import compile_cuda, nvrtc_version
 from autotune.operations.problem import Gemm
 from autotune.targets.families import catalog
 
-PAGE = Path(__file__).parents[2] / "templates" / "README.md"
+FAMILY = Path(__file__).parents[2] / "examples" / "one_each"
 LIMITS = find_gpu("h200").limits
 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> list[Path]:
-    """The page's family as a reader would write it, and operations with an epilogue."""
-    text = PAGE.read_text(encoding="utf-8").partition("## A complete family")[2]
-    family = tmp_path / "family"
-    family.mkdir()
-    for language, name in (("toml", "one_each.toml"), ("jinja", "one_each.cu.j2")):
-        (block,) = re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-        assert f"`{name}`" in text
-        (family / name).write_text(block)
-    return [family, write_operations(tmp_path / "operations")]
+    """The family, and operations with an epilogue."""
+    return [FAMILY, write_operations(tmp_path / "operations")]
 
 
 @pytest.mark.parametrize("operation", ["gemm", "linear_relu", "gated"])
