@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.parser import CommandResult, common
@@ -25,7 +25,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, NotTunedError, OutOfTimeError, SpaceError
 from autotune.core.interrupt import Interrupt, asked_to_stop
-from autotune.core.measurement import ERROR_NORM
+from autotune.core.measurement import ERROR_NORM, Sustained
 from autotune.families.offers import refusal
 from autotune.measuring.evaluator import Effort, relative_speed
 from autotune.measuring.processes import Failure
@@ -189,7 +189,7 @@ def _text(rows: Sequence[Row]) -> str:
     ]
     vendor = rows[0].kernel.split()[0] if rows and rows[0].error is None else "vendor"
     header = ("kernel", "median ms", "GFLOP/s", f"% of {vendor}", "error/limit", "")
-    text = table(header, cells, right=header[1:5])
+    text = "\n\n".join([table(header, cells, right=header[1:5]), *_sustained_table(rows, vendor)])
     host = [
         (row.kernel, f"{row.host.cold_s * 1e3:.4g}", f"{row.host.warm_s * 1e3:.4g}")
         for row in rows
@@ -204,6 +204,29 @@ def _text(rows: Sequence[Row]) -> str:
         f"A first call is that of a fresh process, with the module still to be loaded; making "
         f"the process's context took {contexts[len(contexts) // 2] * 1e3:.0f} ms before it."
     )
+
+
+def _sustained_table(rows: Sequence[Row], vendor: str) -> Iterator[str]:
+    """The kernels that were held without a pause, where there are any."""
+    held = [(row, row.sustained) for row in rows if row.sustained is not None]
+    if not held:
+        return
+    header = ("without a pause", "median ms", "GFLOP/s", f"% of {vendor}", "J a call", "W", "MHz")
+    cells = [
+        (
+            row.kernel,
+            f"{own.median_s * 1e3:.4g}",
+            f"{row.problem.flops / own.median_s / 1e9:.1f}",
+            "-"
+            if row.ratio_sustained is None
+            else ratio(f"{100 * row.ratio_sustained:.1f}", row.ratio_sustained),
+            "-" if own.joules is None else f"{own.joules:.3g}",
+            "-" if own.watts is None else f"{own.watts:.0f}",
+            "-" if own.sm_clock_mhz is None else f"{own.sm_clock_mhz:.0f}",
+        )
+        for row, own in held
+    ]
+    yield table(header, cells, right=header[1:])
 
 
 NEAR = 4.0
@@ -227,6 +250,8 @@ class Row:
         median_s: median time of one call, in seconds; None where it failed.
         ratio_to_vendor: speed relative to the vendor library; None where there is none.
         error: largest error relative to what is allowed; None for the vendor library.
+        sustained: calls without a pause at steady clocks; None where there were none.
+        ratio_sustained: speed relative to the vendor library then.
         reason: why there is no median.
         host: the whole call from host arrays to host result; None where that was not measured.
         error_norm: norm of the errors relative to that of the result; None where not known.
@@ -238,6 +263,8 @@ class Row:
     ratio_to_vendor: float | None
     error: float | None
     reason: str = ""
+    sustained: Sustained | None = None
+    ratio_sustained: float | None = None
     host: HostCall | None = None
     error_norm: float | None = None
 
@@ -257,6 +284,8 @@ class Row:
             "error": self.error,
             "error_norm": self.error_norm,
             "reason": self.reason,
+            "sustained": None if self.sustained is None else asdict(self.sustained),
+            "ratio_sustained": self.ratio_sustained,
             "host_cold_s": None if self.host is None else self.host.cold_s,
             "host_warm_s": None if self.host is None else self.host.warm_s,
             "host_context_s": None if self.host is None else self.host.context_s,
@@ -320,30 +349,30 @@ def measure(
             near, finals.measurements, finals.ratios, strict=True
         ):
             measurements[position], ratios[position] = measurement, ratio
-    rows = []
+    rows = [
+        Row(
+            problem,
+            name,
+            measurement.median_s if measurement.ok else None,
+            ratio,
+            measurement.error,
+            measurement.reason,
+            error_norm=_number(measurement.details.get(ERROR_NORM)),
+        )
+        for (name, _), measurement, ratio in zip(contestants, measurements, ratios, strict=True)
+    ]
+    theirs = None
+    if finals is not None and finals.sustained:
+        theirs = Sustained.of(finals.sustained_baseline)
+        for position, turns in zip(near, finals.sustained, strict=True):
+            own = Sustained.of(turns)
+            faster = theirs.median_s / own.median_s if theirs and own else None
+            rows[position] = replace(rows[position], sustained=own, ratio_sustained=faster)
     if baseline is not None:
-        rows.append(
-            Row(
-                problem,
-                baseline.name,
-                baseline.median_s,
-                1.0,
-                None,
-                error_norm=baseline.error_norm,
-            )
-        )
-    for (name, _), measurement, ratio in zip(contestants, measurements, ratios, strict=True):
-        rows.append(
-            Row(
-                problem,
-                name,
-                measurement.median_s if measurement.ok else None,
-                ratio,
-                measurement.error,
-                measurement.reason,
-                error_norm=_number(measurement.details.get(ERROR_NORM)),
-            )
-        )
+        same = 1.0 if theirs else None
+        norm = baseline.error_norm
+        row = Row(problem, baseline.name, baseline.median_s, 1.0, None, error_norm=norm)
+        rows.insert(0, replace(row, sustained=theirs, ratio_sustained=same))
     return rows
 
 

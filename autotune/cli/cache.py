@@ -19,6 +19,8 @@ from autotune.cli.records import (
     shipped_portfolios,
     stored_text,
     subject,
+    sustained_ratio,
+    sustained_text,
     user_cache,
 )
 from autotune.cli.scope import target_options
@@ -110,7 +112,8 @@ def _list(args: argparse.Namespace) -> CommandResult:
                 f"{place} {cache.path}: `autotune tune` makes one; `--shipped` lists the records "
                 "that come with the package",
             )
-    header = ("id", "device", "problem", "target", "family", "GFLOP/s", "ratio", "created", "")
+    numeric = ("GFLOP/s", "ratio", "sustained")
+    header = ("id", "device", "problem", "target", "family", *numeric, "created", "")
     rows = [
         (
             record.id,
@@ -123,13 +126,14 @@ def _list(args: argparse.Namespace) -> CommandResult:
             ratio(f"{record.baseline.ratio:.2f}x", record.baseline.ratio)
             if record.baseline
             else "-",
+            "-" if (held := sustained_ratio(record)) is None else ratio(f"{held:.2f}x", held),
             record.created[:19].replace("T", " "),
             styled("noisy", Style.YELLOW) if record.noisy else "",
         )
         for record in records
     ]
     return CommandResult(
-        [record.to_json() for record in records], table(header, rows, right=("GFLOP/s", "ratio"))
+        [record.to_json() for record in records], table(header, rows, right=numeric)
     )
 
 
@@ -176,6 +180,8 @@ def _show(args: argparse.Namespace) -> CommandResult:
             f"speed of {record.baseline.name}, "
             f"{record.baseline.median_s:.4g} s"
         )
+    if record.sustained is not None:
+        lines.append(f"sustained    {sustained_text(record.sustained, record)}")
     if record.score is not None:
         lines.append(f"{record.objective:<13}{record.score:.4g}, which it was chosen by")
     lines += [f"{styled('but', Style.YELLOW)}          {caveat}" for caveat in record.caveats]

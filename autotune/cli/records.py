@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+from autotune.cli.terminal import ratio
 from autotune.core.errors import InputError, MissingDependencyError, UnknownNameError
 from autotune.core.paths import CacheLocations, data_dir
 from autotune.model import check_entry
@@ -24,9 +26,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.core.device import Device
+    from autotune.core.measurement import Sustained
     from autotune.families.family import KernelFamily
     from autotune.model import Portfolio
     from autotune.operations.problem import Problem
+    from autotune.store import SustainedRecord
 
 
 def user_cache(path: str | None) -> TuningCache:
@@ -63,6 +67,36 @@ def stored_text(records: int, portfolios: int) -> str:
 def counted(number: int, noun: str) -> str:
     """A number of things: "1 record", "2 records"."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def sustained_ratio(record: TuningRecord) -> float | None:
+    """Speed relative to the vendor library without a pause; None where that is not known."""
+    return None if record.sustained is None else record.sustained.ratio
+
+
+def sustained_document(record: TuningRecord) -> dict[str, Any] | None:
+    """Times without a pause as JSON-able values; None where there are none."""
+    held = record.sustained
+    return None if held is None else {**asdict(held), "ratio": held.ratio}
+
+
+def sustained_text(held: SustainedRecord, record: TuningRecord) -> str:
+    """The winner without a pause, for people, and the vendor library beside it."""
+    rate = record.gflops * record.median_s / held.kernel.median_s
+    text = f"{_steady_text(held.kernel)}, {rate:.1f} GFLOP/s without a pause"
+    if held.baseline is None or held.ratio is None:
+        return text
+    return (
+        f"{text}: {ratio(f'{held.ratio:.2f}x', held.ratio)} the speed of the library, "
+        f"{_steady_text(held.baseline)}"
+    )
+
+
+def _steady_text(held: Sustained) -> str:
+    """Time of a call, its energy, and the clock that was kept, as far as they are known."""
+    joules = "" if held.joules is None else f", {held.joules:.3g} J"
+    clock = "" if held.sm_clock_mhz is None else f" at {held.sm_clock_mhz:.0f} MHz"
+    return f"{held.median_s * 1e3:.4g} ms{joules}{clock}"
 
 
 def find_record(cache: TuningCache, prefix: str) -> TuningRecord:

@@ -52,6 +52,12 @@ def add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         metavar="NAME",
         help="what kernels are compared by: time, throughput, energy or error (default time)",
     )
+    search.add_argument(
+        "--rank",
+        choices=("cool", "sustained"),
+        help="which times of a GPU's finals decide: of short turns (cool), or without a pause at "
+        "steady clocks (default cool; with --preset or --shapes sustained)",
+    )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
     search.add_argument("--study", metavar="NAME", help="name of the study; an old one goes on")
     run_options(search)
@@ -108,6 +114,7 @@ def run(args: argparse.Namespace) -> CommandResult:
         timeout=timeout,
         sampler=args.sampler,
         objective=args.objective,
+        rank=args.rank or "cool",
     )
     best = [result.best for result in results]
     return CommandResult(

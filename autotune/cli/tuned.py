@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.outputs import attempted, check_outputs
 from autotune.cli.parser import CommandResult
 from autotune.cli.problems import shapes_text
-from autotune.cli.records import stored_text
+from autotune.cli.records import (
+    stored_text,
+    sustained_document,
+    sustained_ratio,
+    sustained_text,
+)
 from autotune.cli.terminal import Style, folded, ratio, styled, table, width
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
@@ -68,6 +73,7 @@ def winner(record: TuningRecord) -> dict[str, Any]:
             "median_s": baseline.median_s,
             "ratio": baseline.ratio,
         },
+        "sustained": sustained_document(record),
         "noise": record.noise,
     }
 
@@ -104,6 +110,8 @@ def summary(result: TuneResult) -> str:
         )
     elif result.baseline is not None:
         lines.append(folded("baseline  ", f"not known ({result.baseline.name} was disturbed)"))
+    if best.sustained is not None:
+        lines.append(folded("sustained ", sustained_text(best.sustained, best)))
     for word, text in _outcome(result):
         label = f"{word:<10}"
         lines.append(folded(styled(label, Style.YELLOW) if word in _DOUBTS else label, text))
@@ -183,6 +191,7 @@ def run_named(args: argparse.Namespace) -> CommandResult:
         trials=args.trials,
         sampler=args.sampler,
         seed=args.seed,
+        rank=args.rank or "sustained",
         cache=args.cache,
         storage=args.storage,
         workers=args.workers,
@@ -347,6 +356,8 @@ class _Display:
             text += f", {result.record.candidate.family}, {result.record.gflops:.0f} GFLOP/s"
             if result.record.baseline is not None:
                 text += f", {result.record.baseline.ratio:.3f}x {result.record.baseline.name}"
+                if (held := sustained_ratio(result.record)) is not None:
+                    text += f" ({held:.3f}x sustained)"
             if result.record.noisy:
                 text += ", noisy"
         if result.reason:
@@ -373,7 +384,7 @@ def _preset_document(result: PresetResult) -> dict[str, Any]:
 
 def _preset_text(results: Sequence[PresetResult]) -> str:
     """A table of what was reached, a line for the rest, and means."""
-    header = ("shape", "dtype", "winner", "ms", "GFLOP/s", "x vendor", "")
+    header = ("shape", "dtype", "winner", "ms", "GFLOP/s", "x vendor", "sustained", "")
     rows, unreached = [], [result for result in results if result.status == "not reached"]
     for result in results:
         problem, record = result.problem, result.record
@@ -382,11 +393,12 @@ def _preset_text(results: Sequence[PresetResult]) -> str:
         note = "" if result.status == "tuned" else f"{result.status} {result.reason}".strip()
         if record is None:
             if result not in unreached:
-                rows.append((shape, problem.dtype, "-", "-", "-", "-", note))
+                rows.append((shape, problem.dtype, *"-----", note))
             continue
         if record.noisy:
             note = f"{note} {styled('noisy', Style.YELLOW)}".strip()
         faster = None if record.baseline is None else record.baseline.ratio
+        held = sustained_ratio(record)
         rows.append(
             (
                 shape,
@@ -395,10 +407,11 @@ def _preset_text(results: Sequence[PresetResult]) -> str:
                 f"{record.median_s * 1e3:.4g}",
                 f"{record.gflops:.0f}",
                 "-" if faster is None else ratio(f"{faster:.3f}", faster),
+                "-" if held is None else ratio(f"{held:.3f}", held),
                 note,
             )
         )
-    lines = [table(header, rows, right=("ms", "GFLOP/s", "x vendor"))] if rows else []
+    lines = [table(header, rows, right=header[3:7])] if rows else []
     if unreached:
         lines.append(f"{len(unreached)} of {len(results)} not reached: {unreached[0].reason}")
     for dtype in dict.fromkeys(result.problem.dtype for result in results):
@@ -409,9 +422,12 @@ def _preset_text(results: Sequence[PresetResult]) -> str:
 
 
 def _mean(results: Sequence[PresetResult]) -> str:
-    """The mean speed relative to the vendor library, and over how many; empty without any."""
+    """The mean speed relative to the vendor library, and over how many; empty without any.
+
+    That is without a pause where it was measured, which is what a call of the record has.
+    """
     records = [each.record for each in results if each.record is not None]
-    compared = [(each, each.baseline.ratio) for each in records if each.baseline is not None]
+    compared = [(each, each.ratio) for each in records if each.ratio is not None]
     ratios = [faster for each, faster in compared if not each.noisy]
     noisy = len(compared) - len(ratios)
     if not ratios:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from statistics import fmean
+
+from autotune.core.checks import Positive
+from autotune.core.statistics import median
 
 ERROR_NORM = "error_norm"
 """Name, among details, of the Frobenius norm of a result's errors relative to the result's."""
@@ -38,6 +42,37 @@ class Series:
     interval_s: tuple[float, float]
     calls: int
     observed: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Sustained:
+    """Calls of one kernel without a pause, at the clocks that the device keeps up.
+
+    Attributes:
+        median_s: time of one call in seconds, the median of turns, each of which has the mean of
+            its calls: clocks go up and down at a power limit.
+        joules: energy of a call; None where the device does not tell.
+        watts: mean power.
+        sm_clock_mhz: mean clock of the multiprocessors.
+    """
+
+    median_s: Positive
+    joules: Positive | None = None
+    watts: Positive | None = None
+    sm_clock_mhz: Positive | None = None
+
+    @classmethod
+    def of(cls, turns: Sequence[Series]) -> Sustained | None:
+        """The turns in one; None where there are none."""
+        if not turns:
+            return None
+
+        def mean(name: str) -> float | None:
+            seen = [turn.observed[name] for turn in turns if name in turn.observed]
+            return fmean(seen) if seen else None
+
+        median_s = median([turn.median_s for turn in turns])
+        return cls(median_s, mean("joules"), mean("watts"), mean("sm_clock_mhz"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ All that lies above knows this interface, and the driver's (`autotune.gpu.interf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,14 +101,19 @@ class Blas(Protocol):
         version: "13.1.0".
         mode: how products are computed, for people.
         accuracy: the accuracy class of its results.
-        launch: enqueues it; the arguments are those of a kernel's launch, without a stream.
     """
 
     library: str
     version: str
     mode: str
     accuracy: str
-    launch: Callable[..., None]
+
+    def launch(self, *arguments: Any) -> None:
+        """Enqueue it; the arguments are those of a kernel's launch, without a stream.
+
+        Raises:
+            BlasError: it refuses.
+        """
 
     def close(self) -> None:
         """Give back what the library holds."""
@@ -167,8 +172,8 @@ class Vendor(Protocol):
     def monitor(self, device: str) -> Monitor:
         """A reader of clocks and power, of a GPU by its bus."""
 
-    def blas(self, problem: Problem, stream: Stream) -> Blas | None:
-        """The library's function for a problem; None where there is none.
+    def blas(self, problem: Problem, stream: Stream) -> Sequence[Blas]:
+        """The libraries' functions for a problem, the usual one first; empty without any.
 
         Raises:
             BlasError: the library does not start.

@@ -67,12 +67,14 @@ class Backend(ABC):
         compiles_ahead: whether compilers work while a candidate is measured.
         baselines: measured so far by all who share its processes.
         observes: observations beside times, such as "joules" of a call; see `Objective.needs`.
+        holds: whether its device is one that work without a pause slows down, which finals show.
     """
 
     batch: int
     compiles_ahead: bool = False
     baselines: Baselines
     observes: frozenset[str] = frozenset()
+    holds: bool = False
 
     @property
     def start_s(self) -> float:

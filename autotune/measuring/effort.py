@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from autotune.core.device import Device
-    from autotune.core.measurement import Measurement
+    from autotune.core.measurement import Measurement, Series
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.operations.problem import Problem
@@ -32,6 +32,8 @@ class Effort:
             best so far; one that is behind by a fifth of that is timed no further than it takes
             to be sure of it (`autotune.measuring.trial.Race`).
         finals_s: seconds of timed calls for the finalists and the baseline, all together.
+        sustained_s: seconds besides for the best of them and the baseline without a pause, where
+            they keep a GPU busy for 50 us and more (`autotune.measuring.sustained`); 0 has none.
         objective: candidates are scored by it. Nothing is abandoned unless it follows time.
     """
 
@@ -41,6 +43,7 @@ class Effort:
     compile_timeout_s: float = 60.0
     abandon_ratio: float = 1.5
     finals_s: float = 3.0
+    sustained_s: float = 5.0
     objective: Objective = TIME
 
 
@@ -109,12 +112,16 @@ class Finals:
         baseline: the baseline over the same rounds; None when there is none.
         rounds: each candidate's cost of every round (`Objective.cost`), in seconds where the
             objective is time; empty where it failed.
+        sustained: each candidate's turns without a pause, as many of everybody who took any.
+        sustained_baseline: those of the baseline.
     """
 
     measurements: tuple[Measurement, ...]
     ratios: tuple[float | None, ...]
     baseline: Baseline | None
     rounds: tuple[tuple[float, ...], ...] = ()
+    sustained: tuple[tuple[Series, ...], ...] = ()
+    sustained_baseline: tuple[Series, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from autotune.measuring.messages import (
 )
 from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind
 from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds, scatter
+from autotune.measuring.sustained import LEAST_S, SustainedTurns, SustainedVisit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +58,9 @@ __all__ = [
     "relative_speed",
     "silent",
 ]
+
+VERIFIED_AGAIN = 2.0
+"""Times as long as verifying finalists before their turns takes verifying them after those."""
 
 SECOND_LOOK_SHARE = 1 / 6
 """Of the seconds of timed calls per trial, those for a finalist that is verified again, since the
@@ -128,7 +132,9 @@ class Evaluator:
     @property
     def finals_s(self) -> float:
         """Seconds that finals take beside verifying the finalists, as far as is known."""
-        return self.effort.finals_s + self.backend.start_s
+        times = [found.median_s for _, found in self._measured.values() if found.ok]
+        lasts = self.backend.holds and min(filter(None, times), default=0.0) >= LEAST_S
+        return self.effort.finals_s + self.backend.start_s + lasts * self.effort.sustained_s
 
     def is_ready(self, candidate: Candidate) -> bool:
         """True if a prepared candidate has been compiled."""
@@ -176,17 +182,20 @@ class Evaluator:
 
         The second time on operands that no call has seen. A median is over the medians of the
         rounds, whose times are independent as those of consecutive calls are not. There are as
-        many rounds as the deadline allows, and at least one.
+        many rounds as the deadline allows, and at least one. On a GPU the best then take turns
+        without a pause (`autotune.measuring.sustained`).
         """
         self.backend.begin_finals(self.deadline)
         self.prepare(candidates)
         found = [self._prepared(candidate) for candidate in candidates]
+        begun_s = self.deadline.elapsed_s
         measurements = [
             prepared
             if isinstance(prepared, Measurement)
             else self._measure(candidate, prepared, None, self._second_look_s)
             for candidate, prepared in zip(candidates, found, strict=True)
         ]
+        verified_s = self.deadline.elapsed_s - begun_s
         baseline = self.baseline()
         finalists = {
             position: (prepared.program, self._accuracy(candidates[position]))
@@ -198,14 +207,17 @@ class Evaluator:
             for position, finalist in finalists.items()
         }
         vendor = self.backend.baselines.get(self._problem)
+        visit_vendor = vendor and functools.partial(self._visit, vendor[0], "ieee")
         seed = next(self._fresh)
         return hold_rounds(
             measurements,
             visits,
             baseline,
-            None if vendor is None else functools.partial(self._visit, vendor[0], "ieee"),
+            visit_vendor,
             self.effort.finals_s,
             lambda position: self._confirm(*finalists[position], seed),
+            sustained=self._sustained_turns(visits, visit_vendor),
+            kept_s=VERIFIED_AGAIN * verified_s,
             deadline=self.deadline,
             report=self.report,
             score=self._score,
@@ -252,6 +264,22 @@ class Evaluator:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _sustained_turns(
+        self,
+        visits: Mapping[int, functools.partial[Series | Measurement]],
+        visit_vendor: functools.partial[Series | Measurement] | None,
+    ) -> SustainedTurns | None:
+        """Turns without a pause of those who take turns, where the device is one for them."""
+        if not (self.backend.holds and self.effort.sustained_s):
+            return None
+        held: dict[int | None, SustainedVisit] = {
+            position: functools.partial(visit, sustained=True)
+            for position, visit in visits.items()
+        }
+        if visit_vendor is not None:
+            held[None] = functools.partial(visit_vendor, sustained=True)
+        return SustainedTurns(held, self.effort.sustained_s, self.deadline, self.report)
 
     def _fastest_vendor(self) -> tuple[Vendor, Baseline] | None:
         vendors = self._insist(DescribeBaseline())
@@ -323,9 +351,11 @@ class Evaluator:
             observed["error"] = error
         return self.effort.objective.score(series, observed)
 
-    def _visit(self, program: Program, accuracy: str, budget_s: float) -> Series | Measurement:
+    def _visit(
+        self, program: Program, accuracy: str, budget_s: float, *, sustained: bool = False
+    ) -> Series | Measurement:
         """One turn of a program or a vendor library."""
-        reply = self._insist(Visit(program, accuracy, budget_s))
+        reply = self._insist(Visit(program, accuracy, budget_s, sustained))
         return reply if isinstance(reply, Series) else _measurement(reply)
 
     def _confirm(self, program: Program, accuracy: str, seed: int) -> Measurement:

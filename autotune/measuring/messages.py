@@ -67,11 +67,13 @@ class Visit:
         program: the program, evaluated before, or a `Vendor`, whose result is not judged.
         accuracy: the accuracy class it promises.
         budget_s: seconds of timed calls.
+        sustained: whether calls follow each other for all of them, clocks and energy observed.
     """
 
     program: Program
     accuracy: str
     budget_s: float
+    sustained: bool = False
 
 
 @dataclass(frozen=True, slots=True)

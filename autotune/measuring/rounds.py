@@ -22,6 +22,7 @@ from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.core.objective import TIME, Objective
 from autotune.core.statistics import WIDE, half_width, median, median_interval
 from autotune.measuring.effort import Baseline, Finals, Report, Stage, silent
+from autotune.measuring.sustained import LEAST_S, TURN_S, SustainedTurns
 
 DISAGREE = 2.0
 """Search and finals that differ by more than this did not measure the same thing."""
@@ -186,6 +187,8 @@ def hold_rounds(
     budget_s: float,
     confirm: Confirm,
     *,
+    sustained: SustainedTurns | None = None,
+    kept_s: float = 0.0,
     deadline: Deadline | None = None,
     report: Report = silent,
     score: Score = _median_s,
@@ -200,6 +203,8 @@ def hold_rounds(
         visit_baseline: times it; None where it takes no part.
         budget_s: seconds of timed calls, all together.
         confirm: called after the last timed call, for those that took all their turns.
+        sustained: holds the best without a pause, if they are not too brief.
+        kept_s: seconds of the run that it leaves to verifying them again.
         deadline: of the run.
         report: callback for every round.
         score: scores a turn.
@@ -218,13 +223,28 @@ def hold_rounds(
         for position, own in by_position.items()
         if isinstance(own, list)
     }
-    return conclude(
-        _confirm_fastest(measurements, sorted(medians, key=medians.__getitem__), confirm),
+    best_first = sorted(medians, key=medians.__getitem__)
+    if sustained is not None and best_first:
+        own = by_position[best_first[0]]
+        assert isinstance(own, list)
+        if LEAST_S <= median([turn.median_s for turn in own]) <= TURN_S:
+            sustained.hold(best_first, kept_s, len(own))
+            failed = {at: why for at, why in sustained.failures.items() if at is not None}
+            by_position |= failed
+            best_first = [at for at in best_first if at not in failed]
+    finals = conclude(
+        _confirm_fastest(measurements, best_first, confirm),
         [by_position.get(position) for position in range(len(measurements))],
         baseline,
         turns[-1] if theirs else None,
         score=score,
         objective=objective,
+    )
+    if sustained is None:
+        return finals
+    held = [tuple(sustained.turns.get(position, ())) for position in range(len(measurements))]
+    return replace(
+        finals, sustained=tuple(held), sustained_baseline=tuple(sustained.turns.get(None, ()))
     )
 
 

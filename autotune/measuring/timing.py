@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from autotune.core.measurement import Series
 from autotune.core.statistics import median, median_interval
@@ -71,6 +71,16 @@ class Stop:
     deadline_s: float = math.inf
     enough: Callable[[float], bool] = never
     _next_look: int = MIN_CALLS + 1  # the fewest samples that can give a 95% interval
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        """After so many seconds, however well the median is known before."""
+        return cls(seconds, -math.inf, seconds)
+
+    @property
+    def pauses(self) -> bool:
+        """False where calls follow each other for a time, whatever is known of them."""
+        return self.interval >= 0
 
     def done(self, samples: Sequence[float], spent_s: float, growth: float = 1.0) -> bool:
         """True if the series ends after these samples, which took so many seconds.

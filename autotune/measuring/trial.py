@@ -47,6 +47,9 @@ PROBE_RATIO = 8.0
 """A candidate that is this much slower than the best on a smaller problem, for the same work, is
 not run on the problem: small operands fit the caches better, so large ones would be no faster."""
 
+UNSTEADY_S = 0.1
+"""So much of a sustained turn does not count: whose turn was before still sets the clocks."""
+
 _REPEATED = "after repeated calls"  # a race between threads shows now and then, not in every call
 _CHANGED = "once operands had changed"  # a remembered result is right while operands are the same
 _IN_TURN = "in the finals"
@@ -130,16 +133,24 @@ class Trials:
         rig: loads them, calls them and judges what they leave.
         effort: how long and how exactly to measure.
         observers: read beside timed calls.
+        watchers: read beside calls without a pause.
     """
 
     _begun: ClassVar[int] = 0
     """In this process, for whatever problem: any of them may have damaged memory."""
 
-    def __init__(self, rig: Rig, effort: Effort, observers: Sequence[Observer] = ()) -> None:
+    def __init__(
+        self,
+        rig: Rig,
+        effort: Effort,
+        observers: Sequence[Observer] = (),
+        watchers: Sequence[Observer] = (),
+    ) -> None:
         self._rig = rig
         self._effort = effort
         self._observers = observers
         self._vendors: dict[str, float | None] = {}
+        self._watchers = watchers
 
     def __call__(self, request: Request) -> Reply:
         """Do what is asked.
@@ -220,7 +231,7 @@ class Trials:
         expected_s = bench.again() if first_s < BRIEF_S else first_s
         left_s = max(0.0, deadline - self._rig.now() - first_s)
         stop = Stop(budget_s, self._effort.interval, left_s, race.behind)
-        series = self._series(bench, expected_s, stop)
+        series = _observed(bench, expected_s, stop, self._observers)
         details = {**bench.observe(series, stop), **series.observed}
         if wrong := standing.fault(bench.judge_last(standing.accuracy), _REPEATED):
             return wrong
@@ -246,18 +257,6 @@ class Trials:
                 details=details,
             )
         )
-
-    def _series(self, bench: Bench, expected_s: float, stop: Stop) -> Series:
-        """Time calls with all observers watching."""
-        for observer in self._observers:
-            observer.start()
-        series = bench.series(expected_s, stop)
-        for observer in self._observers:
-            observer.stop()
-        observed: dict[str, float] = {}
-        for observer in self._observers:
-            observed.update(observer.read(series))
-        return replace(series, observed=observed) if observed else series
 
     def _first_runs(self, bench: Bench, first_s: float, race: Race) -> list[float]:
         """As many runs as it takes to see whether it is far behind.
@@ -285,11 +284,13 @@ class Trials:
                 bench = opened.enter_context(loaded.problem())
             bench.turn()
             first_s = bench.settle()
-            if first_s >= max(BRIEF_S, request.budget_s) and not self._observers:
+            if request.sustained:
+                series = self._sustained(bench, first_s, request.budget_s)
+            elif first_s >= max(BRIEF_S, request.budget_s) and not self._observers:
                 series = Series(first_s, (first_s, first_s), 1)
             else:
                 stop = Stop(request.budget_s, self._effort.interval, request.budget_s)
-                series = self._series(bench, first_s, stop)
+                series = _observed(bench, first_s, stop, self._observers)
             if not isinstance(program, Vendor):
                 standing = _Standing(request.accuracy)
                 if wrong := standing.fault(bench.judge_last(request.accuracy), _IN_TURN):
@@ -300,6 +301,13 @@ class Trials:
                 if norm is not None:
                     series = replace(series, observed={**series.observed, ERROR_NORM: norm})
             return self._too_fast(series, request.accuracy) or series
+
+    def _sustained(self, bench: Bench, expected_s: float, budget_s: float) -> Series:
+        """Time calls without a pause; then elements change, to which a last call must answer."""
+        bench.series(expected_s, Stop.after(UNSTEADY_S))
+        series = _observed(bench, expected_s, Stop.after(budget_s), self._watchers)
+        bench.series(expected_s, Stop(0.0, self._effort.interval, 0.0))
+        return series
 
     def _too_fast(self, series: Series, accuracy: str) -> Evaluated | None:
         """The verdict against a time that no kernel takes; None where it may be one's.
@@ -335,6 +343,23 @@ class Trials:
                             return wrong
         details: dict[str, float | int | str] = {"checked_calls": calls}
         return Evaluated(Measurement(Outcome.OK, error=standing.worst, details=details))
+
+
+def _observed(
+    bench: Bench, expected_s: float, stop: Stop, observers: Sequence[Observer]
+) -> Series:
+    """Time calls with observers watching."""
+    for observer in observers:
+        observer.start()
+    try:
+        series = bench.series(expected_s, stop)
+    finally:
+        for observer in observers:
+            observer.stop()
+    observed: dict[str, float] = {}
+    for observer in observers:
+        observed.update(observer.read(series))
+    return replace(series, observed=observed) if observed else series
 
 
 def _abandoned(times: Sequence[float], standing: _Standing, reason: str) -> Evaluated:

@@ -103,6 +103,9 @@ def _finals(record: TuningRecord) -> str:
     )
     if record.baseline is not None:
         text += f" {record.baseline.name} takes {time_text(record.baseline.median_s)}."
+    if (held := record.sustained) is not None:
+        text += f" Without a pause, at steady clocks, it takes {time_text(held.kernel.median_s)}"
+        text += f", the library {time_text(held.baseline.median_s)}." if held.baseline else "."
     if record.noisy:
         text += f" Noisy: {record.caveats[-1]}."
     return text
@@ -188,6 +191,8 @@ def _card(study: Study) -> Card:
         lines.append(("noisy", noise))
     if record is not None and record.baseline is not None:
         words = f"{record.baseline.ratio:.2f} times the speed of {record.baseline.name}"
+        if record.sustained is not None and record.sustained.ratio is not None:
+            words += f", {record.sustained.ratio:.2f} times without a pause"
         lines.append(("library", words))
     counts = ", ".join(f"{count:,} {outcome}" for outcome, count in study.counts.items())
     lines.append(("trials", f"{len(study.trials):,} ({counts})" if counts else "none"))

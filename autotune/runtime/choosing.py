@@ -297,11 +297,12 @@ def _knowledge(
         record = _timed_in_calls(contender, record, library) or record
     if record is None or not own or record.baseline is None:
         return None, f"no kernel is known to be faster ({match.reason or match.quality})"
-    name, ratio = record.baseline.name, record.baseline.ratio
+    name, ratio = record.baseline.name, record.ratio or record.baseline.ratio
     if not _is_beside(record, target, library):
         return None, f"no kernel is known to be faster (than {library}: measured beside {name})"
     least = MARGIN if record.is_light else 1.0
-    faster = is_faster(ratio, record.median_s, problem, target, least)
+    held = record.sustained is not None and record.sustained.ratio is not None
+    faster = is_faster(ratio, record.median_s, problem, target, least, held=held)
     return faster, f"{record.candidate.family} is at {ratio:.2f}x {name} here"
 
 

@@ -64,7 +64,15 @@ _HOPELESS = 2.0
 _log = logging.getLogger(__name__)
 
 
-def is_faster(ratio: float, seconds: float, problem: Problem, target: str, least: float) -> bool:
+def is_faster(
+    ratio: float,
+    seconds: float,
+    problem: Problem,
+    target: str,
+    least: float,
+    *,
+    held: bool = False,
+) -> bool:
     """True if a kernel is so much faster than the library that it may take its place.
 
     Args:
@@ -73,10 +81,11 @@ def is_faster(ratio: float, seconds: float, problem: Problem, target: str, least
         problem: what both computed.
         target: where.
         least: the ratio that is wanted where power decides nothing.
+        held: whether both were held without a pause, so that power has had its say.
     """
     on_tensor_cores = problem.dtype != "float32" or problem.accuracy != "ieee"
     if target != "cpu" and on_tensor_cores and seconds > BRIEF_S:
-        least = max(least, MARGIN_OF_POWER)
+        least = max(least, MARGIN if held else MARGIN_OF_POWER)
     return ratio >= least
 
 

@@ -181,7 +181,7 @@ def _load(found: Lookup, request: Request) -> Kernel:
         bound = target.library(problem, load_tuned)
     if bound is not None and record is not None and record.baseline is not None:
         library = record.baseline.name.partition(" ")[0]
-        slower = f"{record.candidate.family} is at {record.baseline.ratio:.2f}x {library} here"
+        slower = f"{record.candidate.family} is at {record.ratio:.2f}x {library} here"
         reason = "; ".join(filter(None, (f"{slower}: {library} computes", reason)))
     placeholder = None
     if bound is None and request.background and (job := _job(found, request)) is not None:

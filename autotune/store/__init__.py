@@ -23,7 +23,7 @@ from autotune.store.matching import (
 from autotune.store.measured import MeasuredProblem, StoredMeasurement
 from autotune.store.portfolio import PortfolioHead, read_portfolio
 from autotune.store.ranking import preference, superseded
-from autotune.store.record import BaselineRecord, EffortRecord, TuningRecord
+from autotune.store.record import BaselineRecord, EffortRecord, SustainedRecord, TuningRecord
 from autotune.store.sources import RecordSource, pools, record_sources
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "RecordSource",
     "Stored",
     "StoredMeasurement",
+    "SustainedRecord",
     "TuningCache",
     "TuningRecord",
     "document_of",

@@ -13,6 +13,7 @@ from autotune.core.checks import AnyLine, Line, NotNegative, Positive, RecordId,
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import InputError
+from autotune.core.measurement import Sustained
 from autotune.core.printable import shown
 from autotune.core.statistics import WIDE, half_width
 from autotune.operations.problem import OPERATIONS
@@ -47,6 +48,24 @@ class BaselineRecord:
 
     def __post_init__(self) -> None:
         _make_floats(self, "median_s", "ratio")
+
+
+@dataclass(frozen=True, slots=True)
+class SustainedRecord:
+    """The winner and the vendor's kernel without a pause, once clocks were steady, by turns.
+
+    Attributes:
+        kernel: the winner.
+        baseline: the vendor's kernel; None when there was none.
+    """
+
+    kernel: Sustained
+    baseline: Sustained | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """The winner's speed relative to the vendor's kernel; None without one."""
+        return None if self.baseline is None else self.baseline.median_s / self.kernel.median_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +115,13 @@ class _Document(Struct, kw_only=True):
     lost_to: RecordIds = ()
     objective: Line = "time"
     score: NotNegative | None = None
+    sustained: SustainedRecord | None = None
 
 
 _MEASURED = _Document.__struct_fields__[:13]
 """Fields that are the same in Python and in JSON, and that the id is over."""
 
-_LATER = ("noise", "beat", "lost_to", "objective", "score")
+_LATER = ("noise", "beat", "lost_to", "objective", "score", "sustained")
 
 
 class _Summed:
@@ -140,6 +160,7 @@ class TuningRecord(_Summed):
         lost_to: ids of those that were faster.
         objective: name of what kernels were compared by.
         score: by that objective; None where it is time, whose score is the median.
+        sustained: times without a pause; None where there are none.
 
     Raises:
         InputError: a field has the wrong type or is out of range; the message names it.
@@ -168,6 +189,7 @@ class TuningRecord(_Summed):
     lost_to: tuple[str, ...] = ()
     objective: str = "time"
     score: float | None = None
+    sustained: SustainedRecord | None = None
 
     def __post_init__(self) -> None:
         _make_floats(self, "median_s", "gflops")
@@ -201,9 +223,19 @@ class TuningRecord(_Summed):
         return self.effort.sampler == IN_CALLS
 
     @property
+    def ratio(self) -> float | None:
+        """Speed relative to the vendor's kernel, without a pause where that is known.
+
+        Work that takes longer than a moment is done at steady clocks.
+        """
+        if self.baseline is None:
+            return None
+        return (self.sustained and self.sustained.ratio) or self.baseline.ratio
+
+    @property
     def slower_than_library(self) -> bool:
         """True if the vendor's kernel was the faster one."""
-        return self.baseline is not None and self.baseline.ratio < 1
+        return self.ratio is not None and self.ratio < 1
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -275,6 +307,7 @@ class TuningRecord(_Summed):
             "noise": self.noise,
             "beat": list(self.beat),
             "lost_to": list(self.lost_to),
+            **({} if self.sustained is None else {"sustained": asdict(self.sustained)}),
         }
 
     def _content(self) -> dict[str, Any]:

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from autotune.tuning.progress import Watcher
     from autotune.tuning.results import TuneResult
 
-EFFORT = Effort(budget_s=0.05, finals_s=1.0)
+EFFORT = Effort(budget_s=0.05, finals_s=1.0, sustained_s=4.0)
 """Less per trial than for a single problem: there are many, and they learn from each other."""
 
 PREDICTED = 32
@@ -117,6 +117,7 @@ def run_preset(
     trials: int | None = None,
     sampler: str = "auto",
     seed: int = 0,
+    rank: str = "sustained",
     cache: str | Path | None = None,
     storage: str | None = None,
     workers: int | None = None,
@@ -145,6 +146,7 @@ def run_preset(
         trials: limit of trials for each problem; None takes the preset's.
         sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
         seed: seeds the sampler and the operands; 0 or more, below 2**63.
+        rank: as for `tune`.
         cache: folder or database of the user's cache; None takes the default place.
         storage: an Optuna storage URL; None keeps a journal file beside the cache.
         workers: processes that compile, at least 1; None uses every core.
@@ -170,6 +172,7 @@ def run_preset(
         workers=workers,
         effort=EFFORT,
         predicted=PREDICTED,
+        rank=rank,
     )
     families = arguments.texts("families", families)
     extra_families = arguments.paths("extra_families", extra_families)
@@ -233,8 +236,7 @@ class _Task:
         if record is None or record.noisy:  # nobody knows how good that is
             gain = expected_gain(None, ())
         else:
-            ratio = None if record.baseline is None else record.baseline.ratio
-            gain = expected_gain(ratio, self.medians or [record.median_s])
+            gain = expected_gain(record.ratio, self.medians or [record.median_s])
         return Claim.of(self.problem, self.weight, gain)
 
     def note(self, result: TuneResult) -> None:
@@ -282,9 +284,9 @@ class PresetRun:
     reached: Callable[[PresetResult], None] | None
 
     def __post_init__(self) -> None:
-        self._identity = identity(
-            self.preset, self.context, f"{self.run.timeout:g} s, {self.run.trials} trials"
-        )
+        limits = f"{self.run.timeout:g} s, {self.run.trials} trials"
+        ranked = "" if self.run.rank == "sustained" else f", {self.run.rank}"
+        self._identity = identity(self.preset, self.context, limits + ranked)
         self._journal = Journal(self.folder / f"{self.preset.name}-{self._identity}.txt")
         self._too_little = (
             f"too little is left of the {self.run.timeout:g} s: run it again to go on"

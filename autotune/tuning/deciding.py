@@ -17,13 +17,20 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
 from autotune.core.errors import OutOfTimeError, TuningFailedError
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Measurement, Outcome, Sustained
 from autotune.core.objective import TIME, Objective
 from autotune.core.statistics import median_interval
 from autotune.core.version import __version__
 from autotune.measuring.effort import Finals, Stage, relative_speed
 from autotune.measuring.rounds import Competition, disagreement, scatter, throttling
-from autotune.store import BaselineRecord, BinaryRecord, MatchQuality, TuningRecord, preference
+from autotune.store import (
+    BaselineRecord,
+    BinaryRecord,
+    MatchQuality,
+    SustainedRecord,
+    TuningRecord,
+    preference,
+)
 from autotune.tuning.results import Decision
 
 if TYPE_CHECKING:
@@ -167,8 +174,16 @@ class _Contest:
 
     @property
     def ranked(self) -> list[int]:
-        """Positions of the finalists that are right, the best first."""
-        return _ranked(self.finals.measurements, self.run.run.objective)
+        """Positions of the finalists that are right, the best first.
+
+        Where times without a pause decide, those that have them come first.
+        """
+        ranked = _ranked(self.finals.measurements, self.run.run.objective)
+        if not self.run.run.ranks_sustained:
+            return ranked
+        held = {at: Sustained.of(turns) for at, turns in enumerate(self.finals.sustained)}
+        times = {at: found.median_s for at, found in held.items() if found is not None}
+        return sorted(ranked, key=lambda at: times.get(at, math.inf))
 
     def has_beaten(self, challenger: int, incumbent: int, *, doubtful: bool) -> bool | None:
         """Compare a finalist with the incumbent, round by round: true where it was better.
@@ -188,10 +203,18 @@ class _Contest:
             return None
         if self.ranked.index(challenger) > self.ranked.index(incumbent):
             return False
-        ours, theirs = self.finals.rounds[challenger], self.finals.rounds[incumbent]
+        ours, theirs = self._turns(challenger, incumbent)
         least = sys.float_info.min  # an error may be none at all
         pairs = [max(b, least) / max(a, least) for a, b in zip(ours, theirs, strict=True)]
         return doubtful or median_interval(pairs)[0] > 1
+
+    def _turns(self, *positions: int) -> list[Sequence[float]]:
+        """Costs of the turns that decide between finalists, one by one."""
+        if self.run.run.ranks_sustained and self.finals.sustained:
+            held = [self.finals.sustained[at] for at in positions]
+            if all(held):
+                return [[turn.median_s for turn in own] for own in held]
+        return [self.finals.rounds[at] for at in positions]
 
     def store(
         self,
@@ -208,6 +231,8 @@ class _Contest:
         ratio, baseline = finals.ratios[position], None
         if finals.baseline is not None and ratio is not None:
             baseline = BaselineRecord(finals.baseline.name, finals.baseline.median_s, ratio)
+        kernel = Sustained.of(finals.sustained[position]) if finals.sustained else None
+        library = Sustained.of(finals.sustained_baseline) if baseline is not None else None
         binary = self.run.evaluator.binary(candidate)
         others = [m for at, m in enumerate(finals.measurements) if at != position and m.ok]
         record = TuningRecord(
@@ -234,6 +259,7 @@ class _Contest:
             lost_to=lost_to,
             objective=objective.name,
             score=None if objective is TIME else measurement.score,
+            sustained=None if kernel is None else SustainedRecord(kernel, library),
         )
         contents = [] if binary is None else [binary.content, binary.support]
         context.store.add(record, binaries=filter(None, contents))
@@ -291,6 +317,7 @@ def _hold_finals(
                 measurements=(*finals.measurements, *[late] * missing),
                 ratios=(*finals.ratios, *[None] * missing),
                 rounds=(*finals.rounds, *[()] * missing),
+                sustained=(*finals.sustained, *[()] * missing),
             )
         contest = _Contest(run, chosen, finals, "")
         noise = _noise(contest, searched, competition.seen())

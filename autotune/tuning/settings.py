@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from autotune.measuring.effort import Effort
     from autotune.tuning.progress import Watcher
 
+RANKS = ("cool", "sustained")
+"""Ways to rank finalists."""
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -29,6 +32,8 @@ class Run:
         racing: whether a candidate is abandoned once it is far behind the best so far.
         predicted: first trials that the device's cost model chooses.
         finals: whether the best candidates are measured again, for which time is kept.
+        rank: by which of their times the finalists of a GPU are ranked: "cool", in short turns,
+            or "sustained", without a pause, where that was measured and the objective is time.
         progress: called whenever something has moved.
     """
 
@@ -43,12 +48,18 @@ class Run:
     racing: bool = True
     predicted: int = 8
     finals: bool = True
+    rank: str = "cool"
     progress: Watcher | None = None
 
     @property
     def objective(self) -> Objective:
         """The objective that candidates are compared by."""
         return TIME if self.effort is None else self.effort.objective
+
+    @property
+    def ranks_sustained(self) -> bool:
+        """True if times without a pause decide, where there are any."""
+        return self.rank == "sustained" and self.objective.follows_time
 
     @classmethod
     def of(cls, *, objective: str | None = None, **settings: Any) -> Self:
@@ -71,6 +82,7 @@ class Run:
             "workers": arguments.workers(run.workers),
         }
         arguments.text("sampler", run.sampler)
+        arguments.must("rank", " or ".join(map(repr, RANKS)), run.rank, run.rank in RANKS)
         for name, value in (("storage", run.storage), ("study", run.study)):
             if value is not None:
                 arguments.text(name, value)

@@ -46,6 +46,7 @@ def tune(
     workers: int | None = None,
     effort: Effort | None = None,
     objective: str | None = None,
+    rank: str = "cool",
     progress: Watcher | None = None,
     **options: Any,
 ) -> TuneResult:
@@ -77,6 +78,8 @@ def tune(
         effort: how long and how exactly to measure; None takes the default.
         objective: what kernels are compared by: "time", "throughput", "energy", "error" or
             another package's (`autotune.core.objective`); None takes the effort's.
+        rank: "cool" or "sustained": the winner of short turns in the finals, or of turns without
+            a pause at steady clocks, where a GPU has taken those (`autotune.measuring.sustained`).
         progress: called whenever something has moved.
         options: what the target can be told (its `OPTIONS`), as for `load`.
 
@@ -96,6 +99,7 @@ def tune(
         workers=workers,
         effort=effort,
         objective=objective,
+        rank=rank,
         progress=progress,
     )
     context = TuningContext.of(

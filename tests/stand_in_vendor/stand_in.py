@@ -22,6 +22,7 @@ from autotune.core.limits import GpuLimits
 from autotune.families.family import Language
 from autotune.families.gpu import cuda_source
 from autotune.families.gpu.occupancy import limit_restrictions
+from autotune.gpu import driver
 from autotune.gpu.interface import DriverError
 from autotune.gpu.target import LIMIT_NAMES, GpuTarget
 from autotune.gpu.vendor import Compiled, KernelResources
@@ -54,6 +55,8 @@ _LETTERS = {
     ctypes.c_ulonglong: "Q",
 }
 _MAGIC = b"stand-in binary\n"
+WATTS = 250.0
+LIBRARY_S = 0.002
 
 
 class Memory:
@@ -251,6 +254,48 @@ class Compiler:
         return dict.fromkeys(known, KernelResources(32, 0, 0, None))
 
 
+class Monitor:
+    """Of a device that takes `WATTS` at whatever it does; its clock falls with every look."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+
+    def read(self, names: Any = None) -> dict[str, str]:
+        self._looks += 1
+        clock = f"{1000 + 1000 / self._looks:.0f}"
+        readings = {"sm_clock_mhz": clock, "energy_j": f"{WATTS * time.monotonic():.6f}"}
+        return {name: value for name, value in readings.items() if names is None or name in names}
+
+
+class Blas:
+    """NumPy, on memory of the host; every product takes `LIBRARY_S` besides."""
+
+    library, version, mode, accuracy = "NumPy", "2", "float32", "ieee"
+
+    def __init__(self, problem: Any) -> None:
+        self._problem = problem
+
+    def launch(self, *operands: int) -> None:
+        m, n, k = self._problem.shape
+        driver.driver().do(lambda: self._multiply(operands, m, n, k))
+
+    def _multiply(self, operands: Any, m: int, n: int, k: int) -> None:
+        shapes = ((m, n), (n, k), (m, k))
+        a, b, c = (
+            np.ctypeslib.as_array(
+                (ctypes.c_float * (rows * stride)).from_address(address)
+            ).reshape(rows, stride)[:, :columns]
+            for (rows, columns), address, stride in zip(
+                shapes, operands[:6:2], operands[1:6:2], strict=True
+            )
+        )
+        np.matmul(a, b, out=c)
+        time.sleep(LIBRARY_S)
+
+    def close(self) -> None:
+        pass
+
+
 class StandIn:
     """See `autotune.gpu.vendor.Vendor`."""
 
@@ -279,14 +324,10 @@ class StandIn:
         return {}
 
     def monitor(self, device: str) -> Any:
-        class Monitor:
-            def read(self, names: Any = None) -> dict[str, str]:
-                return {}
-
         return Monitor()
 
-    def blas(self, problem: Any, stream: Any) -> None:
-        return None
+    def blas(self, problem: Any, stream: Any) -> Any:
+        return [Blas(problem)]
 
 
 STAND_IN = StandIn()

@@ -92,6 +92,7 @@ class GpuBackend(WorkerBackend):
     """Compiles candidates and measures them; see `GpuEvaluator`."""
 
     compiles_ahead = True  # they do not disturb a measurement, since the device does the timing
+    holds = True
 
     def __init__(self, work: Work, effort: Effort, beside: Backend | None) -> None:
         problem, device, programs = work.problem, work.device, work.programs

@@ -23,6 +23,7 @@ from autotune.gpu.measure.checks import DeviceCheck, MirrorCheck, check_on_devic
 from autotune.gpu.measure.memory import OperandSets, rotation_sets
 from autotune.gpu.measure.support import Support
 from autotune.gpu.measure.timing import HungError, Stopwatch
+from autotune.gpu.measure.watching import GpuWatch
 from autotune.gpu.vendor import BlasError
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.rig import OTHER_CONTENTS, Pace
@@ -109,7 +110,8 @@ def measurement_worker(
     kept = KeptCases()
 
     def measuring(subject: Subject) -> Trials:
-        return Trials(GpuHarness(subject, effort, settings, seed, kept), effort)
+        watchers = [GpuWatch(vendor().monitor(settings.bus))]
+        return Trials(GpuHarness(subject, effort, settings, seed, kept), effort, watchers=watchers)
 
     # Only one problem's operands are kept: how many copies of them there are depends on how much
     # of the device's memory is free.
@@ -187,8 +189,8 @@ class GpuHarness:
         self._sets = OperandSets(self._large.slab, count)
         self._large.bases = self._sets.bases
         self._kept: dict[str, _BoundKernel] = {}
-        self._blas: Blas | None = None
-        self._vendor_bench: ProblemBench | None = None
+        self._libraries: dict[str, Blas] | None = None
+        self._vendor_benches: dict[str, ProblemBench] = {}
         self._lost: _BoundKernel | None = None
 
     def now(self) -> float:
@@ -225,17 +227,18 @@ class GpuHarness:
 
     @contextlib.contextmanager
     def vendor(self, vendor: Vendor) -> Iterator[ProblemBench]:
-        """The vendor's library before the problem's operands.
+        """One of the vendor's libraries before the problem's operands.
 
         Raises:
-            BlasError: there is none that works.
+            BlasError: it does not work.
         """
-        if self._vendor_bench is None:
-            blas = self._working_blas()
+        bench = self._vendor_benches.get(vendor.name)
+        if bench is None:
+            blas = self._working_libraries().get(vendor.name)
             if blas is None:
-                raise BlasError("the vendor has no library that works")
-            self._vendor_bench = self._bench(_on_own_stream(blas))
-        yield self._vendor_bench
+                raise BlasError(f"{vendor.name} does not work")
+            bench = self._vendor_benches[vendor.name] = self._bench(_on_own_stream(blas))
+        yield bench
 
     def redraw(self, seed: int) -> None:
         """Draw all operands afresh, unless they are of this seed already."""
@@ -246,12 +249,11 @@ class GpuHarness:
                 check.redraw(rng)
 
     def vendors(self) -> tuple[Vendor, ...]:
-        """The vendor's library, where it has one that multiplies correctly."""
-        blas = self._working_blas()
-        if blas is None:
-            return ()
-        name = f"{blas.library} {blas.version} ({blas.mode})"
-        return (Vendor(name, 1, {"library": blas.library, "version": blas.version}),)
+        """The vendor's libraries that multiply correctly."""
+        return tuple(
+            Vendor(name, 1, {"library": blas.library, "version": blas.version})
+            for name, blas in self._working_libraries().items()
+        )
 
     def failure(self, error: Exception) -> Evaluated | None:
         """The driver's words, and whether the context survived it."""
@@ -272,31 +274,29 @@ class GpuHarness:
             lambda: {**self._monitor.read(_RECORDED_STATE)},
         )
 
-    def _working_blas(self) -> Blas | None:
-        if self._blas is not None:
-            return self._blas
-        failures: tuple[type[Exception], ...] = (BlasError, *driver_errors())
-        try:
-            blas = vendor().blas(self.problem, self._stopwatch.stream)
-            if blas is None:
-                return None
-            bench = CaseBench(self._large, _on_own_stream(blas), self._stopwatch)
-            bench.once()
-            verdict = bench.judge(blas.accuracy)
-        except failures:
-            return None
-        if verdict.right:
-            self._blas = blas
-        return self._blas
+    def _working_libraries(self) -> Mapping[str, Blas]:
+        """The libraries that multiply correctly, by their names for people."""
+        if self._libraries is None:
+            failures: tuple[type[Exception], ...] = (BlasError, *driver_errors())
+            self._libraries = {}
+            with contextlib.suppress(*failures):
+                for blas in vendor().blas(self.problem, self._stopwatch.stream):
+                    with contextlib.suppress(*failures):
+                        bench = CaseBench(self._large, _on_own_stream(blas), self._stopwatch)
+                        bench.once()
+                        if bench.judge(blas.accuracy).right:
+                            name = f"{blas.library} {blas.version} ({blas.mode})"
+                            self._libraries[name] = blas
+        return self._libraries
 
     def _forget(self) -> None:
         """Unload those who took turns: the rounds are over."""
         for loaded in self._kept.values():
             loaded.close()
         self._kept.clear()
-        if self._vendor_bench is not None:
-            self._vendor_bench.close()
-            self._vendor_bench = None
+        for bench in self._vendor_benches.values():
+            bench.close()
+        self._vendor_benches.clear()
 
     @staticmethod
     def _survives(error: Exception) -> bool:

@@ -136,7 +136,7 @@ def _time_calls(
 
 def _library(problem: Problem) -> Callable[..., None] | None:
     blas = vendor().blas(problem, driver().stream())
-    return None if blas is None else blas.launch
+    return blas[0].launch if blas else None
 
 
 def _call(

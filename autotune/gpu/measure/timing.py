@@ -11,6 +11,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.core.statistics import median, median_interval
@@ -36,6 +37,9 @@ _CHUNK_S = 0.005
 _CHUNK_SAMPLES = 32
 _BUSY_WAIT_S = 0.002
 """Time for which the host asks after an event without a pause."""
+
+_AHEAD_S = 0.05
+"""What the device has before it where it must not wait: longer than reading its counters takes."""
 
 _LONG_S = 5e-3
 """A launch that takes so long by itself takes as long after another one."""
@@ -139,6 +143,33 @@ class Stopwatch:
             for earlier, later in itertools.pairwise(events)
         ]
 
+    def without_pause(
+        self, enqueue: Callable[[], None], launches: int, expected_s: float, seconds: float
+    ) -> list[float]:
+        """Time batches, of which the device always has some before it: seconds per launch.
+
+        Args:
+            enqueue: enqueues a batch.
+            launches: launches in it.
+            expected_s: about how long one takes.
+            seconds: of batches, at least.
+
+        Raises:
+            HungError: it does not end.
+        """
+        ahead = max(2, round(_AHEAD_S / (launches * max(expected_s, 1e-9))))
+        events, spent_s = [self._record()], 0.0
+        times: list[float] = []
+        while len(times) < len(events) - 1 or spent_s < seconds:
+            while spent_s < seconds and len(events) <= len(times) + ahead:
+                enqueue()
+                events.append(self._record())
+            earlier, later = events[len(times) : len(times) + 2]
+            self._await(later)
+            times.append(later.time_since(earlier) / 1e3)
+            spent_s += times[-1]
+        return [batch_s / launches for batch_s in times]
+
     def _record(self) -> Event:
         event = driver().event()
         event.record(self.stream)
@@ -221,7 +252,13 @@ class Batch:
         return self._stopwatch.samples(enqueue, self.launches, count)
 
     def series(self, expected_s: float, stop: Stop, poke: Poke | None = None) -> Series:
-        """See `time_batches`."""
+        """See `time_batches`; where there is to be no pause, the mean of all launches' times."""
+        if not stop.pauses:
+            enqueue = self._graph.replay if self._graph is not None else self._enqueue
+            times = self._stopwatch.without_pause(
+                enqueue, self.launches, expected_s, stop.budget_s
+            )
+            return Series(fmean(times), median_interval(times), len(times) * self.launches)
         return time_batches(self.samples, self.launches, expected_s, stop, poke=poke)
 
     def close(self) -> None:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 _PACKAGES = ("cupy_backends.cuda.libs.cublas", "nvmath.bindings.cublas", "torch")
 """Modules that load the library when they are imported."""
 
-_NAMES = ("libcublas.so.13", "libcublas.so.12")
-_COMPUTE_32F = 68  # products of 16-bit numbers, on tensor cores, summed in float32
-_COMPUTE_32F_PEDANTIC = 69  # the same without tensor cores
+_VERSIONS = (13, 12)
+COMPUTE_32F = 68  # products of 16-bit numbers, on tensor cores, summed in float32
+COMPUTE_32F_PEDANTIC = 69  # the same without tensor cores
 _DEFAULT_ALGORITHM = -1
 _DEFAULT_MATH = 0  # products in the operands' own precision: no TF32
 _TF32_MATH = 3  # float32 rounded to TF32
 _SUMS_IN_FULL = 16  # nor partial sums in the type of the result, where that is shorter
-_WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
+WORKSPACE_BYTES = 32 * 2**20  # what NVIDIA recommends for the largest devices
 
 
 FUNCTIONS: Mapping[str, str] = {
@@ -47,21 +47,21 @@ class CublasError(BlasError):
     """cuBLAS refuses a call."""
 
 
-def find_cublas() -> Any:
-    """The library, loaded; None where there is none."""
+def find_cublas(name: str = "cublas") -> Any:
+    """The library, or "cublasLt" beside it, loaded; None where there is none."""
     # Finds what wheels and toolkits have installed; comes with cuda-bindings.
     with contextlib.suppress(ImportError, RuntimeError, OSError):
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        return ctypes.CDLL(load_nvidia_dynamic_lib("cublas").abs_path)
+        return ctypes.CDLL(load_nvidia_dynamic_lib(name).abs_path)
     for package in _PACKAGES:
         try:
             importlib.import_module(package)
         except (ImportError, OSError):
             continue
-        for name in _NAMES:
+        for version in _VERSIONS:
             with contextlib.suppress(OSError):
-                return ctypes.CDLL(name)
+                return ctypes.CDLL(f"lib{name}.so.{version}")
     return None
 
 
@@ -83,12 +83,12 @@ class Cublas:
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
         # Setting the stream takes the workspace away, so it comes first.
         self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream.handle))
-        self._workspace = driver().allocate(_WORKSPACE_BYTES)
+        self._workspace = driver().allocate(WORKSPACE_BYTES)
         self._call(
             "cublasSetWorkspace_v2",
             self._handle,
             ctypes.c_void_p(int(self._workspace)),
-            ctypes.c_size_t(_WORKSPACE_BYTES),
+            ctypes.c_size_t(WORKSPACE_BYTES),
         )
         self._operand, self._result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
         self.accuracy = class_of(problem)
@@ -115,7 +115,7 @@ class Cublas:
     # Matrices are column-major there: what is stored row-major is the transpose, and C' = B' A'.
 
     def _gemm(self, *given: Any) -> None:
-        a, lda, b, ldb, c, ldc, alpha, beta = _with_scalars(given, 8)
+        a, lda, b, ldb, c, ldc, alpha, beta = with_scalars(given, 8)
         m, n, k = self._sizes
         flip_a, flip_b = self._flips
         operand, result = self._operand, self._result
@@ -133,14 +133,12 @@ class Cublas:
             *(self._at(a), operand.cublas, lda),
             self._by(beta),
             *(self._at(c), result.cublas, ldc),
-            _COMPUTE_32F if self.accuracy == "native" else _COMPUTE_32F_PEDANTIC,
+            COMPUTE_32F if self.accuracy == "native" else COMPUTE_32F_PEDANTIC,
             _DEFAULT_ALGORITHM,
         )
 
     def _gemm_strided_batched(self, *given: Any) -> None:
-        a, a_stride, lda, b, b_stride, ldb, c, c_stride, ldc, alpha, beta = _with_scalars(
-            given, 11
-        )
+        a, a_stride, lda, b, b_stride, ldb, c, c_stride, ldc, alpha, beta = with_scalars(given, 11)
         count, m, n, k = self._sizes
         flip_a, flip_b = self._flips
         operand, result = self._operand, self._result
@@ -166,7 +164,7 @@ class Cublas:
         )
 
     def _gemv(self, *given: Any) -> None:
-        a, lda, x, y, alpha, beta = _with_scalars(given, 6)
+        a, lda, x, y, alpha, beta = with_scalars(given, 6)
         m, n = self._sizes
         result = (self._by(beta), self._at(y), 1)
         factors = (self._at(a), lda, self._at(x), 1)
@@ -187,24 +185,19 @@ class Cublas:
             raise CublasError(f"{name} failed with status {status}")
 
 
-def _with_scalars(given: tuple[Any, ...], count: int) -> tuple[Any, ...]:
+def with_scalars(given: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     """The arguments of a launch, alpha = 1 and beta = 0 where they are left out."""
     return given + (1.0, 0.0)[len(given) - count + 2 :]
 
 
-def vendor_of(problem: Problem, stream: Stream) -> Cublas | None:
-    """The library's function that an operation names for CUDA; None where there is none.
-
-    Raises:
-        CublasError: the library does not start.
-    """
+def function_of(problem: Problem) -> str | None:
+    """The library's function that an operation names for CUDA; None where there is none."""
     function = baseline_of(problem.defined, "cuda")
     if function is None or function not in FUNCTIONS:
         return None
     if function == "cublas.gemv" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):
         return None
-    library = find_cublas()
-    return None if library is None else Cublas(library, function, problem, stream)
+    return function
 
 
 def class_of(problem: Problem) -> str:

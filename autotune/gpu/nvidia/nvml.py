@@ -1,4 +1,4 @@
-"""Clocks, power and temperature of a GPU by NVML, recorded where there is any."""
+"""Clocks, power, energy and temperature of a GPU by NVML, recorded where there is any."""
 
 from __future__ import annotations
 
@@ -47,6 +47,8 @@ class GpuMonitor:
     def read(self, names: Collection[str] | None = None) -> dict[str, str]:
         """Clocks, power, temperature and throttle reasons now, as far as the GPU gives them.
 
+        "energy_j" is what it has used since the driver was loaded, in joules.
+
         Args:
             names: which of them; None takes all.
         """
@@ -66,6 +68,7 @@ def _readings(nvml: Any, handle: Any) -> dict[str, Callable[[], str]]:
         "max_sm_clock_mhz": lambda: str(nvml.nvmlDeviceGetMaxClockInfo(handle, _SM_CLOCK)),
         "power_limit_w": lambda: _watts(nvml.nvmlDeviceGetPowerManagementLimit(handle)),
         "power_w": lambda: _watts(nvml.nvmlDeviceGetPowerUsage(handle)),
+        "energy_j": lambda: f"{nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000:.3f}",
         "temperature_c": lambda: str(nvml.nvmlDeviceGetTemperature(handle, _GPU_TEMPERATURE)),
         "throttle": lambda: throttle_names(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
         "persistence": lambda: str(nvml.nvmlDeviceGetPersistenceMode(handle)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -15,7 +16,7 @@ from autotune.gpu.nvidia.nvml import GpuMonitor
 from autotune.gpu.nvidia.nvrtc import check_driver, compile_cuda, nvrtc_label, nvrtc_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from autotune.core.device import Device
@@ -109,11 +110,20 @@ class Nvidia:
         ordinal = int(device.state.get("ordinal", "0"))
         return {"CUDA_VISIBLE_DEVICES": visible_device(ordinal, visible)}
 
-    def blas(self, problem: Problem, stream: Stream) -> Blas | None:
-        """See `Vendor.blas`."""
-        from autotune.gpu.nvidia.cublas import vendor_of
+    def blas(self, problem: Problem, stream: Stream) -> Sequence[Blas]:
+        """See `Vendor.blas`: cuBLAS, and of products cuBLASLt."""
+        from autotune.gpu.nvidia.cublas import Cublas, CublasError, find_cublas, function_of
+        from autotune.gpu.nvidia.cublaslt import CublasLt
 
-        return vendor_of(problem, stream)
+        function = function_of(problem)
+        library = None if function is None else find_cublas()
+        if function is None or library is None:
+            return ()
+        found: list[Blas] = [Cublas(library, function, problem, stream)]
+        if function == "cublas.gemm" and (beside := find_cublas("cublasLt")) is not None:
+            with contextlib.suppress(CublasError):
+                found.append(CublasLt(beside, problem, stream))
+        return found
 
 
 NVIDIA: Any = Nvidia()

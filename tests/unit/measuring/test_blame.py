@@ -69,6 +69,7 @@ class Scripted:
     compiles_ahead = False
     start_s = 0.0
     observes: frozenset[str] = frozenset()
+    holds = False
 
     def __init__(self, said: dict[type, Sequence[Any]]) -> None:
         self.baselines: dict[Any, Any] = {}

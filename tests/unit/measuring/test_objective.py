@@ -55,6 +55,7 @@ class Meter:
     compiles_ahead = False
     start_s = 0.0
     observes = frozenset({"joules"})
+    holds = False
     times = ((1e-3, 8.0), (2e-3, 2.0))
 
     def __init__(self) -> None:
