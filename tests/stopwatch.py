@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.measuring.evaluator import Baseline, Finals
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class Stopwatch:
             for each finals, the last for all that follow.
         wrong: what is found wrong in the finals.
         library_noise: what disturbs the library in the finals.
+        sustained: a candidate's time without a pause, and None's the library's; None where nobody
+            takes such turns.
     """
 
     compiles_ahead = False
@@ -54,6 +56,7 @@ class Stopwatch:
         self.scatter = [0.0]
         self.wrong: set[Candidate] = set()
         self.library_noise = ""
+        self.sustained: Callable[[Candidate | None], float] | None = None
         self._seconds = seconds
         self._library_s = library_s
 
@@ -93,7 +96,16 @@ class Stopwatch:
                 else ()
                 for time_s, good in zip(times, right, strict=True)
             ),
+            sustained=tuple(self._held(each) for each in candidates),
+            sustained_baseline=self._held(None),
         )
+
+    def _held(self, candidate: Candidate | None) -> tuple[Series, ...]:
+        if self.sustained is None:
+            return ()
+        time_s = self.sustained(candidate)
+        seen = {"joules": 600 * time_s, "watts": 600.0, "sm_clock_mhz": 1410.0}
+        return (Series(time_s, (time_s, time_s), 100, seen),) * 3
 
     def baseline(self) -> Baseline | None:
         if self._library_s is None:

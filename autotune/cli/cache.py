@@ -19,7 +19,7 @@ from autotune.cli.records import (
     shipped_portfolios,
     stored_text,
     subject,
-    sustained_ratio,
+    sustained_cell,
     sustained_text,
     user_cache,
 )
@@ -112,7 +112,9 @@ def _list(args: argparse.Namespace) -> CommandResult:
                 f"{place} {cache.path}: `autotune tune` makes one; `--shipped` lists the records "
                 "that come with the package",
             )
-    numeric = ("GFLOP/s", "ratio", "sustained")
+    held = [sustained_cell(record) for record in records]
+    some = any(cell != "-" for cell in held)
+    numeric = ("GFLOP/s", "ratio", *["sustained"] * some)
     header = ("id", "device", "problem", "target", "family", *numeric, "created", "")
     rows = [
         (
@@ -126,11 +128,11 @@ def _list(args: argparse.Namespace) -> CommandResult:
             ratio(f"{record.baseline.ratio:.2f}x", record.baseline.ratio)
             if record.baseline
             else "-",
-            "-" if (held := sustained_ratio(record)) is None else ratio(f"{held:.2f}x", held),
+            *[sustained] * some,
             record.created[:19].replace("T", " "),
             styled("noisy", Style.YELLOW) if record.noisy else "",
         )
-        for record in records
+        for record, sustained in zip(records, held, strict=True)
     ]
     return CommandResult(
         [record.to_json() for record in records], table(header, rows, right=numeric)

@@ -69,9 +69,10 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def sustained_ratio(record: TuningRecord) -> float | None:
-    """Speed relative to the vendor library without a pause; None where that is not known."""
-    return None if record.sustained is None else record.sustained.ratio
+def sustained_cell(record: TuningRecord) -> str:
+    """Speed relative to the vendor library without a pause; a dash where that is not known."""
+    held = None if record.sustained is None else record.sustained.ratio
+    return "-" if held is None else ratio(f"{held:.3f}x", held)
 
 
 def sustained_document(record: TuningRecord) -> dict[str, Any] | None:

@@ -14,8 +14,8 @@ from autotune.cli.parser import CommandResult
 from autotune.cli.problems import shapes_text
 from autotune.cli.records import (
     stored_text,
+    sustained_cell,
     sustained_document,
-    sustained_ratio,
     sustained_text,
 )
 from autotune.cli.terminal import Style, folded, ratio, styled, table, width
@@ -356,8 +356,8 @@ class _Display:
             text += f", {result.record.candidate.family}, {result.record.gflops:.0f} GFLOP/s"
             if result.record.baseline is not None:
                 text += f", {result.record.baseline.ratio:.3f}x {result.record.baseline.name}"
-                if (held := sustained_ratio(result.record)) is not None:
-                    text += f" ({held:.3f}x sustained)"
+                if (held := sustained_cell(result.record)) != "-":
+                    text += f" ({held} sustained)"
             if result.record.noisy:
                 text += ", noisy"
         if result.reason:
@@ -398,7 +398,6 @@ def _preset_text(results: Sequence[PresetResult]) -> str:
         if record.noisy:
             note = f"{note} {styled('noisy', Style.YELLOW)}".strip()
         faster = None if record.baseline is None else record.baseline.ratio
-        held = sustained_ratio(record)
         rows.append(
             (
                 shape,
@@ -407,7 +406,7 @@ def _preset_text(results: Sequence[PresetResult]) -> str:
                 f"{record.median_s * 1e3:.4g}",
                 f"{record.gflops:.0f}",
                 "-" if faster is None else ratio(f"{faster:.3f}", faster),
-                "-" if held is None else ratio(f"{held:.3f}", held),
+                sustained_cell(record),
                 note,
             )
         )

@@ -101,7 +101,7 @@ class SustainedTurns:
 
     def _chosen(self, best_first: Sequence[int]) -> list[int | None]:
         others = [None] if None in self._visits else []
-        turns = self._budget_s / self._turn_s - _FEWEST_HEATING
+        turns = (self._until_s - self._deadline.elapsed_s) / self._turn_s - _FEWEST_HEATING
         count = int(turns / _FEWEST_ROUNDS) - len(others)
         return [*best_first[: max(1, min(MOST_HELD, count))], *others]
 
@@ -109,7 +109,8 @@ class SustainedTurns:
         """Have a contestant compute until clocks are steady; true if all may take turns then."""
         before: Series | None = None
         for number in range(MOST_HEATING):
-            if not self._fits(1 + len(self.turns)):
+            fewest = max(1, _FEWEST_HEATING - number)
+            if not self._fits(fewest + len(self.turns)):
                 return number >= _FEWEST_HEATING
             turn = self._take(place)
             if turn is None or (before is not None and _is_steady(before, turn)):

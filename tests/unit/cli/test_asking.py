@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,14 +19,15 @@ from optuna.samplers import TPESampler
 from records import record
 
 from autotune import Gemm, load, sweep, tune
-from autotune.cli import main, parse
+from autotune.cli import bench, main, parse
 from autotune.cli.bench import NEAR, measure, rungs
 from autotune.cli.problems import shapes_text
+from autotune.cli.terminal import plain
 from autotune.core import arguments
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, ProblemError, UnknownNameError
 from autotune.core.interrupt import STOP_S
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.cpu.target import CpuTarget
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.evaluator import Baseline, Finals
@@ -336,6 +338,32 @@ def test_where_nothing_runs_there_are_no_finals() -> None:
     rows = measure(evaluator, SQUARE, contestants(1), lambda line: None)
     assert evaluator.finalists == []
     assert [row.median_s for row in rows] == [1e-3, None]
+
+
+def test_kernels_that_were_held_have_a_table_of_their_own() -> None:
+    class Holding(ScriptedEvaluator):
+        def finals(self, candidates: Sequence[Candidate]) -> Finals:
+            held = [Series(t, (t, t), 9, {"joules": 0.5, "watts": 600.0}) for t in (2e-3, 1.9e-3)]
+            turns = ((held[0],) * 2, *[()] * (len(candidates) - 1))
+            found = super().finals(candidates)
+            return replace(found, sustained=turns, sustained_baseline=(held[1],) * 2)
+
+    evaluator = Holding({0: 1e-3, 1: 1e-3}, VENDOR)
+    rows = measure(evaluator, SQUARE, contestants(2), lambda line: None)
+    assert [row.ratio_sustained for row in rows] == [1.0, pytest.approx(0.95), None]
+    (vendor, first, second) = (row.document() for row in rows)
+    assert vendor["sustained"]["median_s"] == 1.9e-3
+    assert first["sustained"] == {
+        "median_s": 2e-3,
+        "joules": 0.5,
+        "watts": 600.0,
+        "sm_clock_mhz": None,
+    }
+    assert second["sustained"] is None
+    text = plain(bench._text(rows))
+    assert "without a pause  median ms  GFLOP/s  % of vendor  J a call    W  MHz" in text
+    assert re.search(r"k0 +2 +0\.3 +95\.0 +0\.5 +600 +-", text)
+    assert "k1" not in text.partition("without a pause")[2]
 
 
 def test_rungs_are_all_presets_and_defaults_each_once() -> None:

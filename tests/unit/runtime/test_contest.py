@@ -15,6 +15,7 @@ from textbook_family import tune_textbook
 from autotune import Gemm, MatchQuality, load, matmul
 from autotune.arrays.numpy import NumpyArrays
 from autotune.core.errors import LaunchError, OperandError
+from autotune.core.measurement import Sustained
 from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
 from autotune.runtime import choosing, multiplying
@@ -24,7 +25,7 @@ from autotune.serving.background import Job, background
 from autotune.serving.clock import AGAIN_S
 from autotune.serving.kernel import Kernel
 from autotune.serving.loading import Contender
-from autotune.store import BaselineRecord, TuningCache
+from autotune.store import BaselineRecord, SustainedRecord, TuningCache
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
@@ -143,6 +144,24 @@ def test_power_decides_between_long_products(problem: Gemm, seconds: float, leas
         faster = contests.is_faster(ratio, seconds, problem, "cuda", MARGIN)
         assert faster is (ratio > least)
         assert contests.is_faster(ratio, seconds, problem, "cpu", MARGIN) is (ratio > MARGIN)
+
+
+def test_where_both_were_held_without_a_pause_power_has_had_its_say(cache: Path) -> None:
+    short = replace(PROBLEM, dtype="bfloat16", accuracy="native")
+    for ratio, wins in ((1.03, True), (1.01, False)):
+        assert contests.is_faster(ratio, 2 * BRIEF_S, short, "cuda", 1.0, held=True) is wins
+    tune_textbook(cache.parent / "families", cache, [PROBLEM.shape], library="OpenBLAS 0.3")
+    store = TuningCache(CacheLocations.at(cache).database)
+    told = next(each for each in store.records() if each.problem == PROBLEM.key())
+    for ratio in (0.97, 1.5):
+        held = SustainedRecord(Sustained(1e-3), Sustained(ratio * 1e-3))
+        store.delete([each.id for each in store.records()])
+        store.add(replace(told, sustained=held))
+        forget()
+        first = choosing._contenders(PROBLEM, "cpu")[0][0]
+        faster, why = choosing._knowledge(first, PROBLEM, "cpu", choosing.ANY)
+        assert faster is (ratio > 1)
+        assert f"at {ratio:.2f}x OpenBLAS" in why
 
 
 @pytest.mark.parametrize(

@@ -22,10 +22,12 @@ from records import FINGERPRINT, record
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import CacheError, InputError
+from autotune.core.measurement import Sustained
 from autotune.operations.problem import Gemm
 from autotune.store import (
     BaselineRecord,
     EffortRecord,
+    SustainedRecord,
     TuningRecord,
     export_lines,
     export_records,
@@ -409,6 +411,8 @@ def test_bad_field_is_refused_by_name(changes: dict[str, object], message: str) 
         (["beat"], "0123456789ab", "$.beat must be an array"),
         (["beat"], ["0123456789aB"], "$.beat[0] must be a record id of 12 hex digits"),
         (["lost_to"], ["0123456789ab"] * 17, "$.lost_to must be an array of at most 16 values"),
+        (["sustained"], {"kernel": {"median_s": 0}}, "$.sustained.kernel.median_s must be"),
+        (["sustained"], {"baseline": None}, "key 'kernel' is missing in $.sustained"),
     ],
 )
 def test_bad_document_is_refused(path: list[str], value: object, message: str) -> None:
@@ -462,6 +466,26 @@ def test_what_was_seen_in_the_finals_survives_storing_and_is_no_part_of_the_id()
     assert told.id == record().id
     before = {key: value for key, value in told.to_json().items() if key not in OPTIONAL}
     assert TuningRecord.from_json(before) == record()
+
+
+SUSTAINED = SustainedRecord(
+    Sustained(1.5e-3, 0.9, 600.0, 1410.0), Sustained(1.45e-3, 0.8, None, 1500.0)
+)
+
+
+def test_times_without_a_pause_are_kept_and_say_whether_the_library_is_faster() -> None:
+    told = record(sustained=SUSTAINED)
+    assert TuningRecord.from_json(json.loads(json.dumps(told.to_json()))) == told
+    assert told.id == record().id
+    assert "sustained" not in record().to_json()  # digests of records before stay what they were
+    assert told.to_json()["digest"] != record().to_json()["digest"]
+    assert (record().ratio, record(baseline=None).ratio) == (1.2, None)
+    assert told.ratio == pytest.approx(1.45 / 1.5)
+    assert told.slower_than_library
+    assert told.caveats == ("slower than NumPy 2.4 (OpenBLAS)",)
+    alone = record(sustained=SustainedRecord(SUSTAINED.kernel))
+    assert (alone.ratio, alone.slower_than_library) == (1.2, False)
+    assert TuningRecord.from_json(json.loads(json.dumps(alone.to_json()))) == alone
 
 
 @pytest.mark.parametrize("name", ["noise", "beat", "lost_to", "binary"])

@@ -10,15 +10,15 @@ from stopwatch import Stopwatch
 
 from autotune import Gemm, TuneResult, TuningRecord, tune
 from autotune.cli import main
-from autotune.cli.tuned import summary
+from autotune.cli.tuned import summary, winner
 from autotune.core.errors import InputError, StudyError, TuningFailedError
-from autotune.core.measurement import Measurement, Outcome
+from autotune.core.measurement import Measurement, Outcome, Sustained
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
 from autotune.measuring.rounds import Competition, disagreement, throttling
 from autotune.search.reading import read_study
 from autotune.serving.lookup import look_up
-from autotune.store import TuningCache
+from autotune.store import SustainedRecord, TuningCache
 from autotune.tuning import deciding
 
 if TYPE_CHECKING:
@@ -239,6 +239,67 @@ def test_another_objective_chooses_what_is_better_by_it(
     assert {row.measurement.median_s for row in rows} == {1e-3, 2e-3}
     with pytest.raises(InputError, match=r"objective must be one of .*energy"):
         run(watch(), objective="beauty")
+
+
+def endures(candidate: Candidate | None) -> float:
+    """Time without a pause: the family that is slower in short turns is the faster one then."""
+    return 1e-3 if candidate is None else {"blocked": 1.25e-3, "loops": 0.8e-3}[candidate.family]
+
+
+def nearly(candidate: Candidate) -> float:
+    return {"blocked": 0.95e-3, "loops": 1e-3}[candidate.family]
+
+
+def test_short_turns_or_turns_without_a_pause_choose_the_winner(
+    run: Callable[..., TuneResult], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopwatch = watch(nearly, library_s=1.1e-3)
+    stopwatch.sustained = endures
+    cool = run(stopwatch, trials=5, cache=tmp_path / "cool")
+    assert cool.best.candidate.family == "blocked"
+    assert cool.best.baseline is not None
+    assert cool.best.baseline.ratio == pytest.approx(1.1 / 0.95)
+    assert cool.best.ratio == pytest.approx(0.8)
+    assert cool.best.slower_than_library
+    told = summary(cool)
+    assert "without a pause" in told
+    assert "than NumPy 2.4 (OpenBLAS), which `matmul` uses here" in told
+    held = run(stopwatch, trials=5, rank="sustained")
+    assert held.best.candidate.family == "loops"
+    assert held.best.sustained == SustainedRecord(
+        Sustained(0.8e-3, pytest.approx(0.48), 600.0, 1410.0),
+        Sustained(1e-3, pytest.approx(0.6), 600.0, 1410.0),
+    )
+    assert served(tmp_path) == held.best
+    assert main(["cache", "show", held.best.id, "--cache", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "sustained    0.8 ms, 0.48 J at 1410 MHz" in shown
+    assert "1.25x the speed of the library, 1 ms, 0.6 J at 1410 MHz" in shown
+    assert main(["cache", "list", "--cache", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "sustained" in shown.splitlines()[0]
+    assert "1.250x" in shown
+    assert winner(held.best)["sustained"]["ratio"] == 1.25
+    assert winner(replace(held.best, sustained=None))["sustained"] is None
+
+
+def test_incumbents_are_beaten_in_the_turns_that_decide(
+    run: Callable[..., TuneResult], tmp_path: Path
+) -> None:
+    first = run(watch(nearly), ["blocked"], rank="sustained")
+    stopwatch = watch(nearly)
+    stopwatch.sustained = endures
+    again = run(stopwatch, ["loops"], rank="sustained")
+    assert again.best.beat == (first.best.id,)
+    assert again.serving == again.best == served(tmp_path)
+    back = run(stopwatch, ["blocked"], rank="cool")
+    assert back.best.beat == (again.best.id,)
+
+
+def test_where_nobody_is_held_short_turns_decide(run: Callable[..., TuneResult]) -> None:
+    assert run(watch(), rank="sustained").best.candidate.family == "blocked"
+    with pytest.raises(InputError, match="rank must be 'cool' or 'sustained', got 'hot'"):
+        run(watch(), rank="hot")
 
 
 class Cheats(set["Candidate"]):
