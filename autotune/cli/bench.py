@@ -393,7 +393,7 @@ def measure_host_calls(
                 continue
             candidate = by_name.get(row.kernel)
             if candidate is None:
-                timed = calls.vendor()
+                timed = calls.vendor(row.kernel)
             else:
                 timed = calls.kernel(families[candidate.family], candidate.configuration)
             if isinstance(timed, Failure):

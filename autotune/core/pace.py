@@ -11,6 +11,9 @@ CLOSING_S = 0.5
 FINALS_SHARE = 0.3
 """Of a run's time, what the finals have at most."""
 
+HOLDING_SHARE = 0.45
+"""The same where the best are held without a pause besides."""
+
 VERIFICATIONS = 3
 """Verifications of a trial that verifying a finalist takes: one before its turns, and after them
 one on operands that have to be drawn first."""
@@ -47,18 +50,21 @@ class Pace:
         self.trial_s = _smooth(self.trial_s, seconds)
         self.verify_s = _smooth(self.verify_s, max(0.0, seconds - timed_s))
 
-    def reserve_s(self, limit_s: float, finals_s: float, finalists: int) -> float:
+    def reserve_s(
+        self, limit_s: float, finals_s: float, finalists: int, *, holds: bool = False
+    ) -> float:
         """Seconds that a run keeps for its end: finals and storing.
 
         Args:
             limit_s: seconds that the run is meant to take.
             finals_s: seconds of the finals beside verifying.
             finalists: how many there may be; 0 where there are no finals.
+            holds: whether the best are held without a pause, in those seconds.
         """
         if not finalists or math.isinf(limit_s):
             return 0.0
         need_s = finals_s + VERIFICATIONS * finalists * self.verify_s + CLOSING_S
-        return min(need_s, FINALS_SHARE * limit_s)
+        return min(need_s, (HOLDING_SHARE if holds else FINALS_SHARE) * limit_s)
 
     def batch(self, remaining_s: float, wanted: int) -> int:
         """Number of candidates that there is time to compile and measure.

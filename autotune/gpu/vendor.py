@@ -119,6 +119,11 @@ class Blas(Protocol):
         """Give back what the library holds."""
 
 
+def blas_name(blas: Blas) -> str:
+    """A library's name, version and arithmetic, for people."""
+    return f"{blas.library} {blas.version} ({blas.mode})"
+
+
 class BlasError(Exception):
     """A vendor's library refuses a call, or is missing."""
 

@@ -34,7 +34,7 @@ from autotune.measuring.messages import (
 )
 from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind
 from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds, scatter
-from autotune.measuring.sustained import LEAST_S, SustainedTurns, SustainedVisit
+from autotune.measuring.sustained import LEAST_S, TURN_S, SustainedTurns, SustainedVisit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -58,6 +58,9 @@ __all__ = [
     "relative_speed",
     "silent",
 ]
+
+CHOOSING_SHARE = 0.5
+"""Of the time of short turns, what remains of it where turns without a pause follow."""
 
 VERIFIED_AGAIN = 2.0
 """Times as long as verifying finalists before their turns takes verifying them after those."""
@@ -132,9 +135,20 @@ class Evaluator:
     @property
     def finals_s(self) -> float:
         """Seconds that finals take beside verifying the finalists, as far as is known."""
+        return self.backend.start_s + self._turns_s + self.holds * self.effort.sustained_s
+
+    @property
+    def holds(self) -> bool:
+        """True if the best of the finals are held without a pause, as far as is known."""
+        if not (self.backend.holds and self.effort.sustained_s):
+            return False
         times = [found.median_s for _, found in self._measured.values() if found.ok]
-        lasts = self.backend.holds and min(filter(None, times), default=0.0) >= LEAST_S
-        return self.effort.finals_s + self.backend.start_s + lasts * self.effort.sustained_s
+        return LEAST_S <= min(filter(None, times), default=0.0) <= TURN_S
+
+    @property
+    def _turns_s(self) -> float:
+        """Seconds of short turns: half of them choose who is held, where that decides."""
+        return self.effort.finals_s * (CHOOSING_SHARE if self.holds else 1)
 
     def is_ready(self, candidate: Candidate) -> bool:
         """True if a prepared candidate has been compiled."""
@@ -214,7 +228,7 @@ class Evaluator:
             visits,
             baseline,
             visit_vendor,
-            self.effort.finals_s,
+            self._turns_s,
             lambda position: self._confirm(*finalists[position], seed),
             sustained=self._sustained_turns(visits, visit_vendor),
             kept_s=VERIFIED_AGAIN * verified_s,

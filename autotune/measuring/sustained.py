@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LEAST_S = 50e-6
 """Kernels below this seldom follow each other for long, and launches are much of their time."""
 
-TURN_S = 0.3
+TURN_S = 0.5
 """Seconds that count of a turn. Kernels above this are without a pause in any turn."""
 
 MOST_HELD = 3
@@ -32,8 +32,7 @@ MOST_HEATING = 5
 """Turns at most in which the fastest brings the device to its steady clocks."""
 
 _FEWEST_HEATING = 2
-_FEWEST_ROUNDS = 2
-"""Rounds there should be time for: with less, fewer finalists take part."""
+"""Clocks are compared; the latter of the two counts in the first round."""
 
 CHANGE = 0.01
 """Clocks that change less from one turn to the next are steady."""
@@ -52,8 +51,8 @@ class SustainedTurns:
         report: callback for every round.
 
     Attributes:
-        turns: of everybody who takes part and has not failed; as many of each, or none of anybody
-            where there was no time to heat the device and go round once.
+        turns: of everybody who takes part and has not failed; as many of each. There are none
+            where there was no time to heat the device and go round once, or who heats it fails.
         failures: of those who failed in a turn.
     """
 
@@ -85,38 +84,42 @@ class SustainedTurns:
         self._until_s = run.elapsed_s + min(self._budget_s, run.remaining_s - kept_s)
         for place in self._chosen(best_first):
             self.turns[place] = []
-        rounds = 0
+        first, rounds = best_first[0], 0
         try:
-            if self._heats(best_first[0]):
-                while rounds < MOST_ROUNDS and self._fits(len(self.turns)):
-                    self._report(Stage("finals", after + rounds + 1, after + MOST_ROUNDS))
-                    for place in [*self.turns]:
-                        if (turn := self._take(place)) is not None:
-                            self.turns[place].append(turn)
-                    rounds += 1
+            warm = self._heat(first)
+            while warm is not None and self.turns and rounds < MOST_ROUNDS:
+                if not self._fits(len(self.turns) - (rounds == 0)):
+                    break
+                self._report(Stage("finals", after + rounds + 1, after + MOST_ROUNDS))
+                for place in [*self.turns]:
+                    counted = not rounds and place == first
+                    if (turn := warm if counted else self._take(place)) is not None:
+                        self.turns[place].append(turn)
+                rounds += 1
         except OutOfTimeError:  # what was measured stands
             pass
         for own in self.turns.values():
             del own[rounds:]
 
     def _chosen(self, best_first: Sequence[int]) -> list[int | None]:
+        """As many as there is time for one round of, but for the turns that heat."""
         others = [None] if None in self._visits else []
-        turns = (self._until_s - self._deadline.elapsed_s) / self._turn_s - _FEWEST_HEATING
-        count = int(turns / _FEWEST_ROUNDS) - len(others)
+        turns = int((self._until_s - self._deadline.elapsed_s) / self._turn_s)
+        count = turns - (_FEWEST_HEATING - 1) - len(others)
         return [*best_first[: max(1, min(MOST_HELD, count))], *others]
 
-    def _heats(self, place: int) -> bool:
-        """Have a contestant compute until clocks are steady; true if all may take turns then."""
+    def _heat(self, place: int) -> Series | None:
+        """The turn of a contestant at which clocks are steady; None without it, or the time."""
         before: Series | None = None
         for number in range(MOST_HEATING):
             fewest = max(1, _FEWEST_HEATING - number)
-            if not self._fits(fewest + len(self.turns)):
-                return number >= _FEWEST_HEATING
+            if not self._fits(fewest + len(self.turns) - 1):
+                return before if number >= _FEWEST_HEATING else None
             turn = self._take(place)
             if turn is None or (before is not None and _is_steady(before, turn)):
-                break
+                return turn
             before = turn
-        return bool(self.turns)
+        return before
 
     def _take(self, place: int | None) -> Series | None:
         """One turn; None if it failed, which puts the contestant out."""
@@ -131,7 +134,7 @@ class SustainedTurns:
 
     def _fits(self, turns: int) -> bool:
         left_s = self._until_s - self._deadline.elapsed_s
-        return turns > 0 and turns * self._turn_s <= left_s
+        return not turns or turns * self._turn_s <= left_s
 
 
 def _is_steady(before: Series, after: Series) -> bool:

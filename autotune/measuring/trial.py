@@ -47,7 +47,7 @@ PROBE_RATIO = 8.0
 """A candidate that is this much slower than the best on a smaller problem, for the same work, is
 not run on the problem: small operands fit the caches better, so large ones would be no faster."""
 
-UNSTEADY_S = 0.1
+UNSTEADY_S = 0.3
 """So much of a sustained turn does not count: whose turn was before still sets the clocks."""
 
 _REPEATED = "after repeated calls"  # a race between threads shows now and then, not in every call

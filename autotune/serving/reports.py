@@ -99,8 +99,8 @@ class HostCalls(AbstractContextManager["HostCalls"], Protocol):
         """Time a kernel that is known to work."""
         ...
 
-    def vendor(self) -> HostCall | Failure:
-        """Time the vendor's library."""
+    def vendor(self, name: str) -> HostCall | Failure:
+        """Time the vendor's library of a baseline's name."""
         ...
 
 

@@ -63,11 +63,12 @@ class Budget:
         late = found and self.deadline.planned_s < self.pace.trial_s
         return self.interrupted or self.deadline.over or late
 
-    def reserve(self, finals_s: float, finalists: int) -> None:
+    def reserve(self, finals_s: float, finalists: int, *, holds: bool) -> None:
         """Keep time for the finals, of which more is known with every trial."""
         if not self.interrupted:  # which has set what there is
             goal_s = self.deadline.goal_s
-            self.deadline.reserve_s = self.pace.reserve_s(goal_s, finals_s, finalists)
+            reserve_s = self.pace.reserve_s(goal_s, finals_s, finalists, holds=holds)
+            self.deadline.reserve_s = reserve_s
 
     def batch(self, count: int, found: bool) -> int:
         """Of so many candidates, how many there is time to compile while nothing is measured."""

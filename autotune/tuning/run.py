@@ -243,7 +243,9 @@ class TrialRun:
         """Leave time for the finals, of which more is known with every trial."""
         ok = sum(result.measurement.ok for result in self.results)
         most = FINALISTS + 1 if self.run.finals else 0  # and the incumbent
-        self.budget.reserve(self.evaluator.finals_s, min(most, max(1, ok)))
+        finalists = min(most, max(1, ok))
+        holds = getattr(self.evaluator, "holds", False)  # evaluators of other packages do not
+        self.budget.reserve(self.evaluator.finals_s, finalists, holds=holds)
 
     def _check_baseline(self) -> None:
         """Compare a new best with a library that had as good a moment, where that costs little."""

@@ -13,7 +13,7 @@ from test_evaluator import EvaluatorConformance
 
 from autotune.core.configuration import Candidate
 from autotune.core.errors import LaunchError
-from autotune.core.measurement import Outcome
+from autotune.core.measurement import Outcome, Series
 from autotune.families.gpu.launch import architecture_of, kernel_layout
 from autotune.families.gpu.planning import Planner
 from autotune.families.program_cache import ProgramCache
@@ -27,6 +27,7 @@ from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.measuring.effort import Work
 from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.measuring.messages import DescribeBaseline
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families, read_family
 
@@ -181,8 +182,33 @@ def test_the_baseline_is_cublas(family: KernelFamily, gpu: Device, programs: Pro
         with make_evaluator({"suspect": family}, gpu, programs, problem) as evaluator:
             baseline = evaluator.baseline()
             assert baseline is not None, "neither CuPy nor PyTorch nor nvmath is installed"
-            assert baseline.name.startswith("cuBLAS ")
-            assert baseline.details["version"] in baseline.name
+            assert baseline.details["library"] in ("cuBLAS", "cuBLASLt")
+            assert "{library} {version} (".format(**baseline.details) in baseline.name
+
+
+@pytest.mark.parametrize(
+    "problem",
+    [
+        Gemm(300, 200, 520, "float32", layout="tn"),
+        Gemm(301, 203, 517, "float64", layout="nt"),
+        Gemm(300, 200, 520, "float32", accuracy="tf32"),
+        Gemm(304, 200, 520, "bfloat16", layout="nt"),
+        Gemm(301, 203, 517, "bfloat16", layout="tn"),
+        Gemm(304, 200, 520, "float16", layout="tt", out_dtype="float32"),
+    ],
+    ids=str,
+)
+def test_every_library_is_right_and_the_fastest_is_the_baseline(
+    problem: Gemm, family: KernelFamily, gpu: Device, programs: ProgramCache
+) -> None:
+    with make_evaluator({"suspect": family}, gpu, programs, problem) as evaluator:
+        found = evaluator._insist(DescribeBaseline())
+        assert {each.details["library"] for each in found} == {"cuBLAS", "cuBLASLt"}
+        turns = [evaluator._visit(each, "ieee", 0.02) for each in found]
+        assert all(isinstance(turn, Series) for turn in turns)
+        baseline = evaluator.baseline()
+        assert baseline is not None
+        assert baseline.name in {each.name for each in found}
 
 
 def test_reading_the_gpu_does_not_occupy_it() -> None:

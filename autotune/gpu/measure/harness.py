@@ -24,7 +24,7 @@ from autotune.gpu.measure.memory import OperandSets, rotation_sets
 from autotune.gpu.measure.support import Support
 from autotune.gpu.measure.timing import HungError, Stopwatch
 from autotune.gpu.measure.watching import GpuWatch
-from autotune.gpu.vendor import BlasError
+from autotune.gpu.vendor import BlasError, blas_name
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.rig import OTHER_CONTENTS, Pace
 from autotune.measuring.sharing import Subjects
@@ -285,8 +285,7 @@ class GpuHarness:
                         bench = CaseBench(self._large, _on_own_stream(blas), self._stopwatch)
                         bench.once()
                         if bench.judge(blas.accuracy).right:
-                            name = f"{blas.library} {blas.version} ({blas.mode})"
-                            self._libraries[name] = blas
+                            self._libraries[blas_name(blas)] = blas
         return self._libraries
 
     def _forget(self) -> None:

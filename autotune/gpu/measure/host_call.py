@@ -18,6 +18,7 @@ from autotune.core.statistics import median
 from autotune.gpu.driver import activated, driver, use, used, vendor
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.launch.kernel import GpuKernel
+from autotune.gpu.vendor import blas_name
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
 from autotune.operations.guarded import strides_of
 from autotune.serving.reports import HostCall
@@ -55,9 +56,9 @@ class DeviceCalls:
             make_program(family, configuration, self._problem, self._limits, self._programs)
         )
 
-    def vendor(self) -> HostCall | Failure:
-        """Time the vendor's library."""
-        return self._time(None)
+    def vendor(self, name: str) -> HostCall | Failure:
+        """Time the vendor's library of a baseline's name."""
+        return self._time(name)
 
     def close(self) -> None:
         """End the process that is waiting."""
@@ -69,7 +70,7 @@ class DeviceCalls:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _time(self, program: GpuProgram | None) -> HostCall | Failure:
+    def _time(self, program: GpuProgram | str) -> HostCall | Failure:
         # The process after this one starts meanwhile; it touches no device before it is asked.
         worker, self._next = self._next, self._start()
         try:
@@ -92,7 +93,7 @@ class DeviceCalls:
 
 def host_call_worker(
     problem: Problem, vendor_name: str
-) -> Callable[[GpuProgram | None], HostCall | None]:
+) -> Callable[[GpuProgram | str], HostCall | None]:
     """Entry of a process that times one kernel: everything but the device is ready."""
     use(vendor_name)
     driver()
@@ -114,13 +115,16 @@ def _time_calls(
     problem: Problem,
     arrays: Sequence[np.ndarray[Any, Any]],
     written: int,
-    program: GpuProgram | None,
+    program: GpuProgram | str,
 ) -> HostCall | None:
     start = time.perf_counter()
     with activated(0):
         context_s = time.perf_counter() - start
         start = time.perf_counter()
-        launch = _library(problem) if program is None else GpuKernel(program).launch
+        if isinstance(program, str):
+            launch = _library(problem, program)
+        else:
+            launch = GpuKernel(program).launch
         if launch is None:
             return None
         _call(launch, arrays, written)
@@ -134,9 +138,11 @@ def _time_calls(
     return HostCall(context_s, cold_s, median(calls))
 
 
-def _library(problem: Problem) -> Callable[..., None] | None:
-    blas = vendor().blas(problem, driver().stream())
-    return blas[0].launch if blas else None
+def _library(problem: Problem, name: str) -> Callable[..., None] | None:
+    for blas in vendor().blas(problem, driver().stream()):
+        if blas_name(blas) == name:
+            return blas.launch
+    return None
 
 
 def _call(
