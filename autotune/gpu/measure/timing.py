@@ -39,7 +39,7 @@ _BUSY_WAIT_S = 0.002
 """Time for which the host asks after an event without a pause."""
 
 _AHEAD_S = 0.05
-"""What the device has before it where it must not wait: longer than reading its counters takes."""
+"""Work that lies before a device that must not wait: for longer than its counters take to read."""
 
 _LONG_S = 5e-3
 """A launch that takes so long by itself takes as long after another one."""

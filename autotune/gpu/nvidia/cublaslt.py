@@ -103,7 +103,7 @@ class CublasLt:
         self._workspace.free()
 
     def _plan(self, lda: int, ldb: int, ldc: int) -> tuple[Any, tuple[Any, Any, Any], Any]:
-        """What describes the product, its operands, and the kernel to take.
+        """Descriptions of the product and its operands, and the kernel to take.
 
         Matrices are column-major there: what is stored row-major is the transpose, and
         C' = B' A'.
