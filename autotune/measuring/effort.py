@@ -43,7 +43,7 @@ class Effort:
     compile_timeout_s: float = 60.0
     abandon_ratio: float = 1.5
     finals_s: float = 3.0
-    sustained_s: float = 5.0
+    sustained_s: float = 6.0
     objective: Objective = TIME
 
 
