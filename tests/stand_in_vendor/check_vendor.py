@@ -10,6 +10,7 @@ from stand_in import LIBRARY_S, STAND_IN, WATTS, Array
 
 from autotune import Gemm, MatchQuality, load, tune
 from autotune.gpu import driver
+from autotune.measuring import sustained
 from autotune.measuring.evaluator import Effort
 
 HERE = Path(__file__).parent
@@ -18,8 +19,10 @@ HERE = Path(__file__).parent
 def main(cache: Path) -> None:
     problem = Gemm(33, 20, 41)
     options = {"cache": cache, "extra_families": [HERE / "families"], "target": "stand-in"}
-    effort = Effort(budget_s=0.02, finals_s=0.05, sustained_s=3.0)
-    result = tune(problem, trials=1, effort=effort, rank="sustained", **options)
+    # As few turns without a pause as there may be, and all the time for them.
+    sustained.MOST_HEATING, sustained.MOST_ROUNDS = 2, 1
+    effort = Effort(budget_s=0.02, finals_s=0.05, sustained_s=300.0)
+    result = tune(problem, trials=1, timeout=600, effort=effort, rank="sustained", **options)
     assert result.best.candidate.family == "simple"
     assert result.best.fingerprint.name == "Stand-in 942"
     assert result.best.binary is not None
