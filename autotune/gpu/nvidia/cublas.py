@@ -159,7 +159,7 @@ class Cublas:
             self._by(beta),
             *(self._at(c), result.cublas, ldc, far(c_stride)),
             count,
-            _COMPUTE_32F if self.accuracy == "native" else _COMPUTE_32F_PEDANTIC,
+            COMPUTE_32F if self.accuracy == "native" else COMPUTE_32F_PEDANTIC,
             _DEFAULT_ALGORITHM,
         )
 
