@@ -23,7 +23,7 @@ from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.measure.bench import WARM_UP_S
 from autotune.gpu.measure.memory import rotation_sets
 from autotune.gpu.measure.timing import Batch, Stopwatch, steady_s
-from autotune.gpu.nvidia.cublas import Cublas, CublasError, vendor_of
+from autotune.gpu.nvidia.cublas import Cublas, CublasError, find_cublas, function_of
 from autotune.operations.accuracy import Tolerance
 
 if TYPE_CHECKING:
@@ -235,9 +235,10 @@ class Contest:
             CublasError: there is none.
             ArithmeticError: its result is wrong.
         """
-        self._cublas = vendor_of(self._problem, self._stopwatch.stream)
-        if self._cublas is None:
+        library, function = find_cublas(), function_of(self._problem)
+        if library is None or function is None:
             raise CublasError("there is no cuBLAS: pip install nvidia-cublas")
+        self._cublas = Cublas(library, function, self._problem, self._stopwatch.stream)
         self.peer = f"cuBLAS {self._cublas.version}"
         launch = self._cublas.launch
         self.peer_error = self._enter(self.peer, lambda *arguments, stream: launch(*arguments))

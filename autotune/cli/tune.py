@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.outputs import attempted
 from autotune.cli.parser import CommandResult, common, rare
+from autotune.cli.presets import run_named
 from autotune.cli.problems import operation_argument, problem_options
 from autotune.cli.runs import check_run, family_option, problems_of, run_each, run_options
 from autotune.cli.scope import target_options
-from autotune.cli.tuned import document, run_named, summary, winner
+from autotune.cli.tuned import document, summary, winner
 from autotune.core.errors import InputError
 from autotune.store import export_records
 

@@ -62,9 +62,6 @@ __all__ = [
 CHOOSING_SHARE = 0.5
 """Of the time of short turns, what remains of it where turns without a pause follow."""
 
-VERIFIED_AGAIN = 2.0
-"""Times as long as verifying finalists before their turns takes verifying them after those."""
-
 SECOND_LOOK_SHARE = 1 / 6
 """Of the seconds of timed calls per trial, those for a finalist that is verified again, since the
 rounds time it, and for the baseline looked at again."""
@@ -202,14 +199,12 @@ class Evaluator:
         self.backend.begin_finals(self.deadline)
         self.prepare(candidates)
         found = [self._prepared(candidate) for candidate in candidates]
-        begun_s = self.deadline.elapsed_s
         measurements = [
             prepared
             if isinstance(prepared, Measurement)
             else self._measure(candidate, prepared, None, self._second_look_s)
             for candidate, prepared in zip(candidates, found, strict=True)
         ]
-        verified_s = self.deadline.elapsed_s - begun_s
         baseline = self.baseline()
         finalists = {
             position: (prepared.program, self._accuracy(candidates[position]))
@@ -231,7 +226,6 @@ class Evaluator:
             self._turns_s,
             lambda position: self._confirm(*finalists[position], seed),
             sustained=self._sustained_turns(visits, visit_vendor),
-            kept_s=VERIFIED_AGAIN * verified_s,
             deadline=self.deadline,
             report=self.report,
             score=self._score,

@@ -188,7 +188,6 @@ def hold_rounds(
     confirm: Confirm,
     *,
     sustained: SustainedTurns | None = None,
-    kept_s: float = 0.0,
     deadline: Deadline | None = None,
     report: Report = silent,
     score: Score = _median_s,
@@ -202,9 +201,9 @@ def hold_rounds(
         baseline: as measured alone; None when there is none.
         visit_baseline: times it; None where it takes no part.
         budget_s: seconds of timed calls, all together.
-        confirm: called after the last timed call, for those that took all their turns.
-        sustained: holds the best without a pause, if they are not too brief.
-        kept_s: seconds of the run that it leaves to verifying them again.
+        confirm: called after these turns, for those that took them all.
+        sustained: holds the best without a pause in the time that is left, and judges every turn;
+            those that are too brief it leaves out.
         deadline: of the run.
         report: callback for every round.
         score: scores a turn.
@@ -224,16 +223,16 @@ def hold_rounds(
         if isinstance(own, list)
     }
     best_first = sorted(medians, key=medians.__getitem__)
-    if sustained is not None and best_first:
-        own = by_position[best_first[0]]
+    confirmed = _confirm_fastest(measurements, best_first, confirm)
+    right = [position for position in best_first if confirmed[position].ok]
+    if sustained is not None and right:
+        own = by_position[right[0]]
         assert isinstance(own, list)
         if LEAST_S <= median([turn.median_s for turn in own]) <= TURN_S:
-            sustained.hold(best_first, kept_s, len(own))
-            failed = {at: why for at, why in sustained.failures.items() if at is not None}
-            by_position |= failed
-            best_first = [at for at in best_first if at not in failed]
+            sustained.hold(right, len(own))
+            by_position |= {at: why for at, why in sustained.failures.items() if at is not None}
     finals = conclude(
-        _confirm_fastest(measurements, best_first, confirm),
+        confirmed,
         [by_position.get(position) for position in range(len(measurements))],
         baseline,
         turns[-1] if theirs else None,

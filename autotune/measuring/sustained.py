@@ -72,16 +72,15 @@ class SustainedTurns:
         self.turns: dict[int | None, list[Series]] = {}
         self.failures: dict[int | None, Measurement] = {}
 
-    def hold(self, best_first: Sequence[int], kept_s: float, after: int = 0) -> None:
+    def hold(self, best_first: Sequence[int], after: int = 0) -> None:
         """Hold the best, as many as there is time for, and the library.
 
         Args:
             best_first: positions of the finalists.
-            kept_s: seconds of the run that what follows needs.
             after: rounds of the finals so far.
         """
         run = self._deadline
-        self._until_s = run.elapsed_s + min(self._budget_s, run.remaining_s - kept_s)
+        self._until_s = run.elapsed_s + min(self._budget_s, run.remaining_s)
         for place in self._chosen(best_first):
             self.turns[place] = []
         first, rounds = best_first[0], 0

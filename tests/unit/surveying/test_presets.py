@@ -14,8 +14,8 @@ import pytest
 from records import PORTFOLIO, record
 
 from autotune import Gemm, load, tune
+from autotune.cli.presets import _Display, _preset_text, _use_lines
 from autotune.cli.terminal import drawn
-from autotune.cli.tuned import _Display, _preset_text, _use_lines
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.measuring.evaluator import Effort
 from autotune.operations.problem import GEMM
