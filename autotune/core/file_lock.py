@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from autotune.core import session
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError
 
 
 @contextlib.contextmanager
@@ -32,9 +37,75 @@ def alone(path: Path) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
-        if handle in _HELD:
-            _HELD.remove(handle)
-            os.close(handle)
+        _give_back(handle)
+
+
+_PAUSE_S = 2e-3
+"""Between two looks at a device that another process has."""
+
+
+class Turns:
+    """Turns at a device, among the processes that share a cache.
+
+    Measuring is done alone. Compiling keeps processors busy that a kernel may run on: there
+    compilers work beside each other, and beside no measurement.
+
+    Args:
+        folder: where the lock's file is; made when missing. None takes no turns.
+        device: its name on this host; the host itself where it is the processor.
+    """
+
+    def __init__(self, folder: Path | None = None, device: str = "cpu") -> None:
+        name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{socket.gethostname()}-{device}")
+        self._path = None if folder is None else folder / f".{name}.lock"
+
+    @contextlib.contextmanager
+    def take(self, run: Deadline, *, shared: bool = False) -> Iterator[None]:
+        """Have the device inside the block; nobody waits where files cannot be locked.
+
+        Args:
+            run: for which it is had.
+            shared: beside others who share it, and not alone.
+
+        Raises:
+            OutOfTimeError: others had it until the run was over.
+        """
+        handle = None
+        try:
+            if self._path is not None and sys.platform != "win32":
+                import fcntl
+
+                kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
+                with contextlib.suppress(OSError):
+                    self._path.parent.mkdir(parents=True, exist_ok=True)
+                    handle = os.open(self._path, _LOCK_FILE, 0o600)
+                    _HELD.add(handle)
+                    while not _locked(handle, kind):
+                        if run.over:
+                            raise OutOfTimeError("other runs had the device until this was over")
+                        time.sleep(run.within(_PAUSE_S))
+            yield
+        finally:
+            _give_back(handle)
+
+
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def _locked(handle: int, kind: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(handle, kind)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _give_back(handle: int | None) -> None:
+    if handle in _HELD:
+        _HELD.remove(handle)
+        os.close(handle)
 
 
 _HELD: set[int] = set()

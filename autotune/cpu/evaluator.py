@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import InputError, OutOfTimeError
+from autotune.core.file_lock import Turns
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
 from autotune.cpu.baseline import BRIEF_SPIN
@@ -98,6 +99,7 @@ class CpuBackend(WorkerBackend):
         key = (work.programs.folder, effort, threads, workers, work.seed)
         super().__init__(key, make, beside)
         self.batch = max(MIN_BATCH, workers)
+        self.turns = Turns(work.programs.folder)
         self.observes = frozenset({"joules"} if energy_observer() else ())
         self._problem = work.problem
         self._limits = work.device.limits

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from autotune.core.file_lock import Turns
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.messages import Evaluate
 
@@ -68,6 +69,7 @@ class Backend(ABC):
         baselines: measured so far by all who share its processes.
         observes: observations beside times, such as "joules" of a call; see `Objective.needs`.
         holds: whether its device is one that work without a pause slows down, which finals show.
+        turns: at what measures, among the runs that share a cache.
     """
 
     batch: int
@@ -75,6 +77,7 @@ class Backend(ABC):
     baselines: Baselines
     observes: frozenset[str] = frozenset()
     holds: bool = False
+    turns: Turns = Turns()
 
     @property
     def start_s(self) -> float:

@@ -156,7 +156,12 @@ class Evaluator:
 
         Those that were compiled when the time ended are ready.
         """
-        self.backend.prepare(self._valid(candidates), self.deadline, self.report)
+        valid, backend = self._valid(candidates), self.backend
+        if backend.compiles_ahead or all(map(backend.is_ready, valid)):
+            backend.prepare(valid, self.deadline, self.report)
+        else:
+            with backend.turns.take(self.deadline, shared=True):
+                backend.prepare(valid, self.deadline, self.report)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
         """Begin to compile the valid candidates while other problems are measured.
@@ -334,7 +339,7 @@ class Evaluator:
         rejection = self._rejection(candidate)
         if rejection is not None:
             return Measurement(Outcome.REJECTED, reason=rejection)
-        self.backend.prepare([candidate], self.deadline, self.report)
+        self.prepare([candidate])
         return self.backend.prepared(candidate, self.deadline, self.report)
 
     def _measure(
@@ -384,7 +389,9 @@ class Evaluator:
         return self._ask(request, timeout_s) if _is_innocent(reply) else reply
 
     def _ask(self, request: Request, timeout_s: float | None = None) -> Any:
-        reply = self.backend.ask(request, timeout_s or self.effort.timeout_s, self.deadline)
+        limit_s = timeout_s or self.effort.timeout_s
+        with self.backend.turns.take(self.deadline):
+            reply = self.backend.ask(request, limit_s, self.deadline)
         if not isinstance(reply, Failure) and not answers(reply, request):
             told = f"answered {type(request).__name__} with {reply!r:.80}"
             reply = Failure(FailureKind.DIED, told, innocent=True)

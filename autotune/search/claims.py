@@ -162,8 +162,12 @@ ORPHANED = "orphaned"
 INTERRUPTED = "interrupted"
 """Reasons of failed trials whose configuration never ran to an end: it may be proposed again."""
 
-STALE_S = 600.0
-"""Silence after which a worker on another host is taken for dead."""
+BEAT_S = 20.0
+"""Between two signs of life of a worker, and between two looks for those that are gone."""
+
+LEASE_S = 90.0
+"""Silence after which a worker that cannot be seen from here, as on another host, is taken for
+dead."""
 
 _PATIENCE_S = 0.5
 _POLL_S = 0.005
@@ -386,7 +390,7 @@ def _orphaned(trial: FrozenTrial, heartbeats: Mapping[str, float]) -> bool:
         return not alive
     started = trial.datetime_start or datetime.now()
     last_seen = max(heartbeats.get(text, 0.0), started.timestamp())
-    return time.time() - last_seen > STALE_S
+    return time.time() - last_seen > LEASE_S
 
 
 def _never_ran(trial: FrozenTrial, reason: str) -> bool:

@@ -1,4 +1,4 @@
-"""Two workers share a study through a PostgreSQL server, a real one, started for these tests."""
+"""Workers share a study through a PostgreSQL server, a real one, and through a journal."""
 
 from __future__ import annotations
 
@@ -45,6 +45,29 @@ WORKER = """
             rows.append(space.index(proposal.candidate))
             proposal = study.ask()
     print(json.dumps(rows))
+"""
+
+MANY = SearchSpace({"x": range(8), "y": range(6)}, ["x != y"])
+MORTAL = """
+    import socket, sys, time
+    from pathlib import Path
+    from autotune.core.measurement import Measurement, Outcome
+    from autotune.search import claims, open_study, study
+    from autotune.space import SearchSpace
+
+    storage, seed, host, slow_s = sys.argv[1:]
+    claims.LEASE_S, study.BEAT_S = 2.0, 0.2
+    if host:
+        socket.gethostname = lambda: host
+    space = SearchSpace({"x": range(8), "y": range(6)}, ["x != y"])
+    with open_study(space, storage or None, "mortal", Path("."), "random", int(seed)) as opened:
+        while batch := opened.ask_batch(2):
+            print("asked", flush=True)
+            for proposal in batch:
+                time.sleep(float(slow_s))
+                seconds = 1e-3 * (1 + space.index(proposal.candidate))
+                found = Measurement(Outcome.OK, seconds, (seconds, seconds), 3)
+                print("told" if opened.tell(proposal, found) else "too late", flush=True)
 """
 
 
@@ -176,3 +199,49 @@ def test_a_server_that_goes_away_is_one_line(server: Server, tmp_path: Path) -> 
         assert [candidate for candidate, _ in again.measured()] == [proposal.candidate]
         assert again.ask() is not None
     study.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "on other hosts"])
+@pytest.mark.parametrize("storage", ["postgresql", "journal"])
+def test_what_killed_workers_held_is_measured_by_those_that_live(
+    storage: str, elsewhere: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    """Of four workers two are killed in a trial; a slow one is silent for longer than a lease.
+
+    Every configuration is measured, and once: by the living, and as far as they came by the dead.
+    """
+    url = request.getfixturevalue("server").url if storage == "postgresql" else None
+    name = f"mortal-{elsewhere}"
+    code = textwrap.dedent(MORTAL).replace('"mortal"', repr(name))
+    hosts = ["", "", "first", "second"] if elsewhere else [""] * 4
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, url or "", str(seed), host, "3" if slow else "0.2"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for seed, (host, slow) in enumerate(zip(hosts, [False, True, False, False], strict=True))
+    ]
+    try:
+        for victim in workers[2:]:
+            assert victim.stdout is not None
+            told = [victim.stdout.readline() for _ in range(4)]
+            assert told == ["asked\n", "told\n", "told\n", "asked\n"]
+            victim.kill()
+        said = [worker.communicate(timeout=300)[0] for worker in workers[:2]]
+    finally:
+        for worker in workers:
+            worker.kill()
+            with worker:
+                pass
+    assert [worker.returncode for worker in workers[:2]] == [0, 0]
+    assert "too late" not in "".join(said)
+    with open_study(MANY, url, name, tmp_path) as study:
+        rows = [MANY.index(candidate) for candidate, _ in study.measured()]
+        assert sorted(rows) == list(range(len(MANY)))
+        lost = [MANY.index(t.candidate) for t in study.trials if t.reason == "orphaned"]
+        assert 2 <= len(lost) <= 4
+        assert set(lost) <= set(rows)
+        assert all(t.state != "RUNNING" for t in study.trials)

@@ -16,6 +16,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.device import Device, DeviceFingerprint
 from autotune.core.errors import OutOfTimeError
+from autotune.core.file_lock import Turns
 from autotune.core.installing import install_hint
 from autotune.core.limits import MpiLimits
 from autotune.core.measurement import Measurement, Outcome
@@ -208,6 +209,7 @@ class MpiBackend(Backend):
     ) -> None:
         limits = work.device.limits.names()
         self.baselines: Baselines = {}
+        self.turns = Turns(work.programs.folder)
         self._work = work
         self._setup = Setup(
             only_gemm(work.problem, "target mpi"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
 from autotune.core.errors import AutotuneError, FamilyError, OutOfTimeError
+from autotune.core.file_lock import Turns
 from autotune.core.limits import limits_of
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.processors import usable_processors
@@ -121,6 +122,8 @@ class GpuBackend(WorkerBackend):
         key = (programs.folder, effort, workers, work.seed, device.fingerprint, targets)
         super().__init__(key, make, beside)
         self.batch = workers
+        state = device.state
+        self.turns = Turns(programs.folder, state.get("pci_bus_id") or state["ordinal"])
         self._problem = problem
         self._families = work.families
         self._programs = programs

@@ -15,6 +15,7 @@ import pytest
 from meddler_family import meddler, write_meddlers
 from suspect_family import suspect, write_suspects
 
+from autotune.core.file_lock import Turns
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu import CpuEvaluator
 from autotune.cpu.identity import read_cpu
@@ -70,12 +71,16 @@ class Scripted:
     start_s = 0.0
     observes: frozenset[str] = frozenset()
     holds = False
+    turns = Turns()
 
     def __init__(self, said: dict[type, Sequence[Any]]) -> None:
         self.baselines: dict[Any, Any] = {}
         self.asked: list[str] = []
         self.renewed = 0
         self._said = {kind: list(replies) for kind, replies in said.items()}
+
+    def is_ready(self, candidate: Any) -> bool:
+        return False
 
     def prepare(self, *given: Any) -> None:
         pass

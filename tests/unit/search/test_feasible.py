@@ -230,9 +230,9 @@ class TestClaims:
         ("owner", "heard_s_ago", "orphaned"),
         [
             ("elsewhere:b:n:7:9", 5, False),
-            ("elsewhere:b:n:7:9", 601, True),
+            ("elsewhere:b:n:7:9", 91, True),
             (f"{Owner.current().host}:otherboot:n:7:9", 0, True),
-            ("gibberish", 601, True),
+            ("gibberish", 91, True),
             (str(Owner.current()), 10_000, False),
         ],
         ids=["far", "far and silent", "before a restart", "unreadable", "this process"],
