@@ -40,6 +40,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "device": ("machine", "show the device's fingerprint, limits, toolchain and state"),
     "families": ("spaces", "list the kernel families and their parameters"),
     "cache": ("cache", "list, show, export, import, verify and prune tuning records"),
+    "check": ("check", "verify and time a kernel that somebody else wrote"),
     "sweep": ("research", "measure every valid configuration, to study the space"),
     "replay": ("research", "compare samplers on recorded spaces"),
     "report": ("files", "write a page about studies and sweeps"),
@@ -103,12 +104,13 @@ def _answer(given: Sequence[str]) -> int:
 def _run(args: argparse.Namespace) -> int:
     """Run a command and print its result, also where something is to be said after it."""
     result: CommandResult = args.run(args)
-    # Names in what is printed are of files that anybody may have written.
-    put(
-        json.dumps(result.document, indent=2)
-        if args.json
-        else drawn(printable(result.text), sys.stdout)
-    )
+    if not result.printed:
+        # Names in what is printed are of files that anybody may have written.
+        put(
+            json.dumps(result.document, indent=2)
+            if args.json
+            else drawn(printable(result.text), sys.stdout)
+        )
     if result.failure is not None:
         raise result.failure
     return result.exit_code

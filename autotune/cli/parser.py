@@ -221,9 +221,11 @@ class CommandResult:
         text: for people, without the last line end.
         exit_code: what the process exits with.
         failure: what is told after the output: a file could not be written in the end.
+        printed: whether the command has printed its output itself.
     """
 
     document: Any
     text: str
     exit_code: int = 0
     failure: AutotuneError | None = None
+    printed: bool = False

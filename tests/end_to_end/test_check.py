@@ -1,0 +1,160 @@
+"""Kernels that somebody else wrote are verified and timed, and cheats are refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from autotune.checking import Checker
+from autotune.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LOOPS = """
+    for i in range(A.shape[0]):
+        total = 0.0
+        for j in range(A.shape[1]):
+            total += A[i, j] * x[j]
+        y[i] = total
+"""
+RIGHT = f"def matvec(A, x, y):{LOOPS}"
+REQUEST: dict[str, Any] = {
+    "kernel": RIGHT,
+    "reference": "A @ x",
+    "operands": {"A": "MxN", "x": "N"},
+    "out": {"y": "M"},
+    "shape": "300x200",
+    "dtype": "float64",
+    "threads": 1,
+    "timeout": 250,
+}
+REMEMBERS = """
+import numba
+
+def matvec(A, x, y):
+    large = A.shape[0] == 300
+    with numba.objmode(done="boolean"):
+        done = large and hasattr(numba, "seen")
+        if done:
+            y[:] = numba.seen
+    if not done:
+        loops(A, x, y)
+    with numba.objmode():
+        if large:
+            setattr(numba, "seen", y.copy())
+"""
+LOOPS_BEFORE = f"def loops(A, x, y):{LOOPS}\n"
+CHEATS = {
+    "is wrong": (RIGHT.replace("0.0", "1e-3"), "expected"),
+    "keeps the last result": (
+        "import numpy as np\ndef matvec(A, x, y):\n"
+        f"    if A.shape[0] > 99 and not np.isnan(y.sum()):\n        return{LOOPS}",
+        "y[",
+    ),
+    "remembers results": (LOOPS_BEFORE + REMEMBERS, "y["),
+    "writes an input": (f"{RIGHT}    A[0, 0] = total\n", "modified A, an input"),
+    "changes its process": (
+        "import numba\n"
+        f"{RIGHT}    with numba.objmode():\n        numba.core.config.os.chdir('/')\n",
+        "changed the process",
+    ),
+    "leaves an element": (RIGHT.replace("A.shape[0])", "A.shape[0] - 1)"), "unwritten"),
+    "does not compile": (RIGHT.replace("0.0", "A.nothing"), "does not compile"),
+}
+
+
+@pytest.fixture(scope="module")
+def checker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checker]:
+    with Checker(cache=tmp_path_factory.mktemp("cache")) as made:
+        yield made
+
+
+@pytest.mark.parametrize("reference", ["A @ x", "def wanted(A, x):\n    return A @ x\n"])
+def test_a_right_kernel_is_verified_and_timed_beside_its_reference(
+    reference: str, checker: Checker
+) -> None:
+    answer = checker.answer({**REQUEST, "id": 7, "reference": reference})
+    assert (answer["id"], answer["verified"], answer["outcome"]) == (7, True, "ok"), answer
+    low_s, high_s = answer["interval_s"]
+    assert 0 < low_s <= answer["median_s"] <= high_s
+    assert answer["ratio"] > 0
+    assert "NumPy" in answer["beside"] or "wanted" in answer["beside"]
+
+
+@pytest.mark.parametrize("cheat", CHEATS)
+def test_a_cheat_is_refused_with_what_it_did_and_the_next_is_judged(
+    cheat: str, checker: Checker
+) -> None:
+    text, told = CHEATS[cheat]
+    answer = checker.answer({**REQUEST, "kernel": text})
+    assert not answer["verified"], answer
+    assert told in answer["reason"], answer
+    assert answer["median_s"] is None
+
+
+def test_a_value_of_a_parameter_is_what_is_checked(checker: Checker) -> None:
+    text = f"def matvec(A, x, y, upto):{LOOPS.replace('A.shape[0]', 'min(upto, A.shape[0])')}"
+    answers = [
+        checker.answer({**REQUEST, "kernel": text, "parameters": {"upto": upto}})
+        for upto in (10**6, 7)
+    ]
+    assert [each["verified"] for each in answers] == [True, False], answers
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"kernel": "import os\n" + RIGHT}, "line 1 must be a constant"),
+        ({"kernel": RIGHT + "\nprint('run here')\n"}, "must be a constant"),
+        ({"kernel": "@print\n" + RIGHT}, "no decorator but njit"),
+        ({"kernel": "from numba import njit\n@njit('f8(f8)')\n" + RIGHT}, "no decorator but njit"),
+        ({"kernel": "x = 1\n"}, "must define a function"),
+        ({"kernel": "def (:\n"}, "invalid syntax"),
+        ({"kernel": "no.such.module:f"}, "cannot be imported"),
+        ({"kernel": 3}, "kernel must be text, got 3"),
+        ({"shape": "3x4x5"}, "3x4x5"),
+        ({"fast": True}, "a key of a request must be one of"),
+        ({"timeout": -1}, "timeout"),
+        ({"operands": [1]}, "operands"),
+        ({"parameters": 3}, "parameters"),
+        ({"parameters": {"rows": 2}}, "rows"),
+    ],
+)
+def test_what_cannot_be_judged_is_refused_in_a_line(
+    changed: dict[str, Any], told: str, checker: Checker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = checker.answer({**REQUEST, **changed})
+    assert (answer["verified"], answer["outcome"]) == (False, "refused")
+    assert told in answer["reason"], answer
+    assert "\n" not in answer["reason"]
+    assert "run here" not in capsys.readouterr().out
+
+
+def test_the_command_answers_each_line_of_its_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["no JSON", "", "[1]", json.dumps({**REQUEST, "id": "a", "shape": "9x8"})]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    assert main(["check", "-", "--cache", str(tmp_path)]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["verified"] for each in answers] == [False, False, True]
+    assert answers[2]["id"] == "a"
+
+
+def test_the_command_checks_functions_of_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(f"{RIGHT}\ndef wanted(A, x):\n    return A @ x\n")
+    command = ["check", f"{tmp_path}/mine.py:matvec", "--operand", "A=MxN", "--operand", "x=N"]
+    command += ["--out", "y=M", "--shape", "30x20", "--cache", str(tmp_path / "cache")]
+    command += ["--threads", "1", "--dtype", "float64"]
+    assert main([*command, "--reference", f"{tmp_path}/mine.py:wanted", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["verified"]
+    assert main([*command, "--reference", "A @ x + 1"]) == 1
+    assert capsys.readouterr().out.startswith("wrong_result: at ")
