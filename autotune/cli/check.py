@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> CommandResult:
 
 
 def _request(line: str) -> Any:
-    """What a line holds; a text where that is no JSON, which no request is."""
+    """The value on a line; a text, which is no request, where that is no JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from suspect_family import suspect, write_suspects
 
 from autotune.core.errors import InputError
+from autotune.core.file_lock import Turns
 from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.core.objective import ENERGY, OBJECTIVES, TIME, Objective, objective_named
 from autotune.cpu.energy import PackageEnergy, energy_observer
@@ -56,11 +57,15 @@ class Meter:
     start_s = 0.0
     observes = frozenset({"joules"})
     holds = False
+    turns = Turns()
     times = ((1e-3, 8.0), (2e-3, 2.0))
 
     def __init__(self) -> None:
         self.baselines: dict[Any, Any] = {}
         self.raced: list[float | None] = []
+
+    def is_ready(self, candidate: Any) -> bool:
+        return False
 
     def prepare(self, *given: Any) -> None: ...
 
