@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import json
 import shlex
 import sys
 from pathlib import Path
@@ -92,7 +91,7 @@ def run_sweep(args: argparse.Namespace) -> CommandResult:
 
 def sweep_document(result: SweepResult) -> dict[str, Any]:
     """The JSON document of one swept problem."""
-    from autotune.research import sweeps
+    from autotune.research.swept import entry_of, measured
 
     return {
         "operation": result.problem.operation,
@@ -106,8 +105,10 @@ def sweep_document(result: SweepResult) -> dict[str, Any]:
         "complete": result.complete,
         "counts": {str(outcome): n for outcome, n in result.counts.items()},
         "seconds": round(result.seconds, 3),
+        "objective": result.provenance.get("objective", "time"),
+        "provenance": dict(result.provenance),
         "measurements": [
-            sweeps.document(each.candidate, each.measurement) for each in result.measured
+            measured(entry_of(each.candidate, each.measurement)) for each in result.measured
         ],
     }
 
@@ -138,12 +139,14 @@ def summary(result: SweepResult) -> str:
 
 
 def _write(path: Path, result: SweepResult) -> None:
-    from autotune.research import sweeps
+    from autotune.research.space import as_json
+    from autotune.research.swept import entry_of
+    from autotune.research.tables import write_csv
 
     if path.suffix.lower() == ".csv":
-        text = sweeps.write_csv((each.candidate, each.measurement) for each in result.measured)
+        text = write_csv(entry_of(each.candidate, each.measurement) for each in result.measured)
     else:
-        text = json.dumps(sweep_document(result), indent=1) + "\n"
+        text = as_json(sweep_document(result), "measurements")
     deliver(path, text.encode())
 
 

@@ -36,12 +36,14 @@ class Series:
         interval_s: its 95% confidence interval.
         calls: how many there were.
         observed: numbers that observers read beside them, such as "joules" of a call.
+        samples: what was timed, in order: seconds of a call, each the mean of one or several.
     """
 
     median_s: float
     interval_s: tuple[float, float]
     calls: int
     observed: Mapping[str, float] = field(default_factory=dict)
+    samples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Measurement:
         reason: one line saying why the outcome is not OK.
         details: further numbers worth keeping (compile time, warm median, registers, ...); also
             "objective" and "score" where the objective is not time.
+        samples: seconds of a call, as `Series` has them; kept where an evaluator is asked to.
     """
 
     outcome: Outcome
@@ -98,6 +101,7 @@ class Measurement:
     error: float | None = None
     reason: str = ""
     details: dict[str, float | int | str] = field(default_factory=dict)
+    samples: tuple[float, ...] = ()
 
     @property
     def ok(self) -> bool:

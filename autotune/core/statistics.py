@@ -28,6 +28,17 @@ def median(samples: Sequence[float]) -> float:
     return (ordered[middle - 1] + ordered[middle]) / 2
 
 
+def thinned(samples: Sequence[float], most: int) -> tuple[float, ...]:
+    """At most so many of the samples, evenly spaced from the first to the last, to seven digits.
+
+    Seven digits tell nanoseconds apart in samples of some milliseconds.
+    """
+    if len(samples) > most:
+        step = (len(samples) - 1) / max(1, most - 1)
+        samples = [samples[round(step * number)] for number in range(most)]
+    return tuple(float(f"{each:.7g}") for each in samples)
+
+
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
     """A nonparametric confidence interval of the median: two order statistics.
 

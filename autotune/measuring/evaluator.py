@@ -117,6 +117,7 @@ class Evaluator:
         self.effort = effort
         self.deadline = Deadline()
         self.report: Report = silent
+        self.samples = 0
         self.batch = backend.batch
         self._problem = problem
         self._families = families
@@ -345,7 +346,8 @@ class Evaluator:
     def _measure(
         self, candidate: Candidate, prepared: Prepared, best_s: float | None, budget_s: float
     ) -> Measurement:
-        request = Evaluate(prepared.program, self._accuracy(candidate), best_s, budget_s)
+        accuracy = self._accuracy(candidate)
+        request = Evaluate(prepared.program, accuracy, best_s, budget_s, self.samples)
         found = _measurement(self._insist(request))
         found = replace(found, details={**found.details, **prepared.details})
         if found.median_s is None:

@@ -49,12 +49,14 @@ class Evaluate:
         accuracy: the accuracy class it promises.
         best_s: the best median so far; None while there is none.
         budget_s: seconds of timed calls.
+        samples: the most that the reply has of what was timed.
     """
 
     program: Program
     accuracy: str
     best_s: float | None
     budget_s: float
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)

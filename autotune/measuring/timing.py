@@ -176,7 +176,12 @@ def time_calls(
         # To sort at every sample would cost more than short calls do.
         if stop.done(samples, elapsed_s, growth=1.2):
             break
-    return Series(median(samples), median_interval(samples), len(samples) * batch)
+    return Series(
+        median(samples),
+        median_interval(samples),
+        len(samples) * batch,
+        samples=tuple(samples),
+    )
 
 
 MARGIN = 1.2

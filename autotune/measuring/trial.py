@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from autotune.core.measurement import ERROR_NORM, Measurement, Outcome, Series
+from autotune.core.statistics import thinned
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -186,7 +187,7 @@ class Trials:
             if settled := self._verify(loaded, standing) or self._probe(loaded, race, standing):
                 return settled
             with loaded.problem() as bench:
-                return self._time(bench, request.budget_s, race, standing, deadline)
+                return self._time(bench, request, race, standing, deadline)
 
     def _verify(self, loaded: Loaded, standing: _Standing, when: str = "") -> Evaluated | None:
         """The verdict against it at the first case where it is wrong."""
@@ -219,7 +220,7 @@ class Trials:
         return _abandoned(estimates, standing, reason)
 
     def _time(
-        self, bench: Bench, budget_s: float, race: Race, standing: _Standing, deadline: float
+        self, bench: Bench, request: Evaluate, race: Race, standing: _Standing, deadline: float
     ) -> Evaluated:
         """Time it on the problem, unless it is far behind; it must be right before and after."""
         first_s = bench.once()
@@ -230,7 +231,7 @@ class Trials:
             return _abandoned(times, standing, race.reason(times))
         expected_s = bench.again() if first_s < BRIEF_S else first_s
         left_s = max(0.0, deadline - self._rig.now() - first_s)
-        stop = Stop(budget_s, self._effort.interval, left_s, race.behind)
+        stop = Stop(request.budget_s, self._effort.interval, left_s, race.behind)
         series = _observed(bench, expected_s, stop, self._observers)
         details = {**bench.observe(series, stop), **series.observed}
         if wrong := standing.fault(bench.judge_last(standing.accuracy), _REPEATED):
@@ -255,6 +256,7 @@ class Trials:
                 series.calls,
                 standing.worst,
                 details=details,
+                samples=thinned(series.samples, request.samples),
             )
         )
 
@@ -300,6 +302,7 @@ class Trials:
                 self._vendors[program.digest] = norm
                 if norm is not None:
                     series = replace(series, observed={**series.observed, ERROR_NORM: norm})
+            series = replace(series, samples=())
             return self._too_fast(series, request.accuracy) or series
 
     def _sustained(self, bench: Bench, expected_s: float, budget_s: float) -> Series:

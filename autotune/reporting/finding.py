@@ -18,7 +18,7 @@ from autotune.core.suggestions import did_you_mean
 from autotune.operations.problem import Problem
 from autotune.reporting.study import FAILED, UNFINISHED, Study, Trial
 from autotune.research import Entry, open_recording
-from autotune.research.space import SECONDS
+from autotune.research.space import OUTSIDE
 from autotune.search import TrialRecord
 from autotune.search.claims import INTERRUPTED
 from autotune.search.reading import StoredStudy, read_study, study_names
@@ -146,12 +146,11 @@ class Finder:
 
     def _recorded(self, path: Path) -> Study:
         with open_recording(path) as recording:
-            factor = SECONDS.get(recording.unit)
-            entries = islice(recording.entries, MOST_TRIALS + 1)
-            trials = [
-                _recorded_trial(number, entry, factor or 1.0)
-                for number, entry in enumerate(entries, 1)
-            ]
+            if unit := "s" if recording.unit else "":
+                recording = recording.in_unit(unit)
+            inside = (entry for entry in recording.entries if entry.outcome != OUTSIDE)
+            entries = islice(inside, MOST_TRIALS + 1)
+            trials = [_recorded_trial(number, entry) for number, entry in enumerate(entries, 1)]
         if len(trials) > MOST_TRIALS:
             raise InputError(
                 f"{path}: a report is made of {MOST_TRIALS:,} trials at most, and this file has "
@@ -162,7 +161,7 @@ class Finder:
         return Study(
             name=printable(str(subject.get("study") or recording.name)),
             trials=trials,
-            unit="s" if factor else "",
+            unit=unit,
             source=f"{recording.format} (file{note})",
             device=recording.device,
             target=str(subject.get("target") or ""),
@@ -277,18 +276,18 @@ def _study_trial(
     return Trial(number, family, configuration, UNFINISHED, None, reason=reason, ended_s=ended_s)
 
 
-def _recorded_trial(number: int, entry: Entry, scale: float) -> Trial:
-    """A recorded configuration, its times in seconds where the unit is known."""
-    # Rounded, since most units are no power of two.
-    value = None if entry.value is None else float(f"{entry.value * scale:.12g}")
-    interval = entry.interval
+def _recorded_trial(number: int, entry: Entry) -> Trial:
+    """A recorded configuration."""
     return Trial(
         number=number,
         family=entry.family,
         configuration=dict(entry.configuration),
-        outcome=str(entry.outcome or (Outcome.OK if value is not None else FAILED)),
-        value=value,
-        interval=None if interval is None else (interval[0] * scale, interval[1] * scale),
+        outcome=str(entry.outcome or (Outcome.OK if entry.value is not None else FAILED)),
+        value=entry.value,
+        interval=entry.interval,
         repeats=entry.repeats,
         reason=entry.reason,
+        details={
+            name: one for name, one in entry.details.items() if isinstance(one, str | int | float)
+        },
     )

@@ -1,6 +1,7 @@
 """Recorded spaces: measurements of whole search spaces, replayed to compare samplers."""
 
-from autotune.research.formats import open_recording, read_recorded
+from autotune.research.converting import convert
+from autotune.research.formats import open_recording, read_recorded, read_space
 from autotune.research.replay import (
     Run,
     Summary,
@@ -19,9 +20,11 @@ __all__ = [
     "Recording",
     "Run",
     "Summary",
+    "convert",
     "expected_random_best",
     "open_recording",
     "read_recorded",
+    "read_space",
     "recorded_from_cache",
     "replay",
     "run_sampler",

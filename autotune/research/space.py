@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from array import array
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,11 +18,18 @@ from autotune.core import checks
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
+from autotune.core.statistics import median_interval
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.space.parameter import ConfigurationList
 
-SECONDS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
-"""Units of recorded times."""
+_POWERS: Mapping[str, int] = {"s": 0, "ms": -3, "us": -6, "ns": -9}
+"""Units of recorded times, as powers of ten of a second."""
+
+OUTSIDE = "outside"
+"""Outcome of what a recording lists although a restriction rules it out: no configuration."""
+
+UNKNOWN_NOISE = 0.005
+"""Relative noise that is taken for that of a recording which has neither samples nor intervals."""
 
 MOST_CONFIGURATIONS = 2_000_000
 """Configurations that a recorded space may have."""
@@ -36,8 +46,11 @@ class Entry(NamedTuple):
         family: the kernel family it is of; "" in a space of one unnamed kernel.
         outcome: how it ended, where the recording says more than whether it failed.
         reason: why it failed.
-        interval: confidence interval of the value.
+        interval: 95% confidence interval of the value.
         repeats: calls behind the value.
+        samples: what the value is the median of, in its unit and in order; not always all.
+        seconds: wall time of the evaluation, with compiling and verifying; None where unknown.
+        details: further numbers that the recording has: registers, seconds of compiling, ...
     """
 
     configuration: Mapping[str, Value]
@@ -47,6 +60,46 @@ class Entry(NamedTuple):
     reason: str = ""
     interval: tuple[float, float] | None = None
     repeats: int = 0
+    samples: tuple[float, ...] = ()
+    seconds: float | None = None
+    details: Mapping[str, Any] = MappingProxyType({})
+
+    def scaled(self, unit: str, to: str) -> Entry:
+        """The entry with its times in another unit."""
+        if unit == to:
+            return self
+        return self._replace(
+            value=None if self.value is None else rescaled(self.value, unit, to),
+            interval=self.interval
+            and (rescaled(self.interval[0], unit, to), rescaled(self.interval[1], unit, to)),
+            samples=tuple(rescaled(each, unit, to) for each in self.samples),
+        )
+
+    @property
+    def noise(self) -> float | None:
+        """Half the width of the interval of the value, relative to it; None where unknown."""
+        interval = self.interval
+        if interval is None and len(self.samples) > 1:
+            interval = median_interval(self.samples)
+        if interval is None or not self.value:
+            return None
+        return (interval[1] - interval[0]) / (2 * self.value)
+
+
+def rescaled(time: float, unit: str, to: str) -> float:
+    """A time in another unit. Its digits stay: what has 15 at most comes back as it was.
+
+    Raises:
+        InputError: the unit is not known.
+    """
+    if unit not in _POWERS:
+        raise InputError(
+            f"times need a unit to be told in {to}, and these have none: state one in the file, "
+            'like the objective "time (ms)" of a replay file'
+        )
+    if unit == to:
+        return time
+    return float(Decimal(repr(float(time))).scaleb(_POWERS[unit] - _POWERS[to]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +110,8 @@ class Recording:
         entries: what was measured, in the order of the file; to be read once.
         subject: `operation`, `problem`, `target` and `study`, as far as the file says.
         note: what is missing of a file that ends too early; "" of a whole one.
+        provenance: how it came about, as JSON has it: `spaces` as `autotune.space.document` reads
+            them, fingerprint, toolchain, state, versions, date; or what another tuner wrote.
     """
 
     entries: Iterable[Entry]
@@ -66,6 +121,17 @@ class Recording:
     format: str = ""
     subject: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def in_unit(self, unit: str) -> Recording:
+        """The recording with times in another unit.
+
+        Raises:
+            InputError: its own unit is not known.
+        """
+        rescaled(1.0, self.unit, unit)
+        entries = (entry.scaled(self.unit, unit) for entry in self.entries)
+        return replace(self, entries=entries, unit=unit)
 
     def space(self) -> RecordedSpace:
         """The space of its entries, as `RecordedSpace.of` has it."""
@@ -87,6 +153,8 @@ class RecordedSpace:
         device: where it was measured; "" where the file does not say.
         format: what kind of file it came from.
         note: see `Recording`.
+        seconds: wall time of each evaluation, by row; None where some are not known.
+        noise: of the values: the median over the configurations of `Entry.noise`.
     """
 
     name: str
@@ -96,6 +164,8 @@ class RecordedSpace:
     device: str = ""
     format: str = ""
     note: str = ""
+    seconds: NDArray[np.float64] | None = None
+    noise: float = UNKNOWN_NOISE
 
     @classmethod
     def of(
@@ -109,13 +179,17 @@ class RecordedSpace:
     ) -> RecordedSpace:
         """The space of these entries; of repeated configurations the first one counts.
 
+        Entries whose outcome is `OUTSIDE` are passed over.
+
         Raises:
             InputError: there is no entry, none succeeded, there are too many, a value is not a
                 positive number, or a name or text cannot be printed.
             SpaceError: the configurations of a family have different parameters.
         """
         families: dict[str, _Family] = {}
-        for count, entry in enumerate(entries, start=1):
+        noises = array("d")
+        inside = (entry for entry in entries if entry.outcome != OUTSIDE)
+        for count, entry in enumerate(inside, start=1):
             if count > MOST_CONFIGURATIONS:
                 raise InputError(f"more than {MOST_CONFIGURATIONS:,} configurations are recorded")
             family = families.get(entry.family)
@@ -124,23 +198,29 @@ class RecordedSpace:
                     raise InputError(f"more than {_MOST_FAMILIES} families are recorded")
                 family = families[checks.line("family", entry.family)] = _Family()
             family.add(entry)
+            if (noise := entry.noise) is not None:
+                noises.append(noise)
         if not families:
             raise InputError("no configurations are recorded: a space needs at least one")
         if all(math.isnan(value) for family in families.values() for value in family.values):
             raise InputError("every recorded configuration failed: a replay needs one that ran")
         found = {name: family.space() for name, family in families.items()}
+        spaces, values, times = zip(*found.values(), strict=True)
         space: SearchSpace | SpaceUnion = (
-            found[""][0]
+            spaces[0]
             if found.keys() == {""}
-            else SpaceUnion({name: own for name, (own, _) in found.items()})
+            else SpaceUnion(dict(zip(found, spaces, strict=True)))
         )
+        seconds = np.concatenate(times)
         return cls(
             name=checks.line("name", name),
             space=space,
-            values=np.concatenate([values for _, values in found.values()]),
+            values=np.concatenate(values),
             unit=checks.line("unit", unit),
             device=checks.line("device", device),
             format=format,
+            seconds=None if np.isnan(seconds).any() else seconds,
+            noise=float(np.median(noises)) if noises else UNKNOWN_NOISE,
         )
 
     @property
@@ -187,6 +267,27 @@ class RecordedSpace:
         return None if math.isnan(value) else value
 
 
+def as_json(document: Mapping[str, Any], rows: str) -> str:
+    """A document as JSON, in which each item of `rows` has a line of its own.
+
+    Raises:
+        InputError: a number is not finite.
+    """
+    items = document[rows]
+    encode = json.JSONEncoder(allow_nan=False).encode
+    begin, end = "[]" if isinstance(items, list) else "{}"
+    head = {key: part for key, part in document.items() if key != rows}
+    try:
+        text = json.dumps(head, indent=1, allow_nan=False)[:-2]
+        if isinstance(items, list):
+            lines = list(map(encode, items))
+        else:
+            lines = [f"{encode(key)}: {encode(item)}" for key, item in items.items()]
+    except ValueError as error:
+        raise InputError("numbers in JSON must be finite: leave out what has others") from error
+    return f"{text},\n {encode(rows)}: {begin}\n" + ",\n".join(lines) + f"\n {end}\n}}\n"
+
+
 def configuration(where: str, stored: object) -> dict[str, Value]:
     """The configuration of a recorded entry: an object of scalars."""
     where = f"{where}.configuration"
@@ -199,6 +300,7 @@ class _Family:
 
     def __init__(self) -> None:
         self.values = array("d")
+        self.seconds = array("d")
         self._configurations = ConfigurationList()
 
     def add(self, entry: Entry) -> None:
@@ -218,12 +320,13 @@ class _Family:
                 checks.line("a parameter's name", name, empty=False)
         self._configurations.add(entry.configuration)
         self.values.append(value)
+        self.seconds.append(math.nan if entry.seconds is None else entry.seconds)
 
-    def space(self) -> tuple[SearchSpace, NDArray[np.float64]]:
-        """The space, and the values by its rows."""
+    def space(self) -> tuple[SearchSpace, NDArray[np.float64], NDArray[np.float64]]:
+        """The space, and by its rows the values and the seconds of the evaluations."""
         space, rows = SearchSpace.from_list(self._configurations)
         for parameter in space.parameters:
             for value in parameter.values if parameter.has_text else ():
                 if isinstance(value, str):
                     checks.line(f"a value of {parameter.name}", value)
-        return space, np.frombuffer(self.values)[rows]
+        return space, np.frombuffer(self.values)[rows], np.frombuffer(self.seconds)[rows]

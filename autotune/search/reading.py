@@ -96,6 +96,7 @@ class _Numbers:
     repeats: checks.Integer = 0
     error: checks.Finite | None = None
     details: dict[str, Any] = field(default_factory=dict)
+    samples: tuple[checks.Positive, ...] = ()
 
 
 def attributes(measurement: Measurement) -> dict[str, Any]:
@@ -117,6 +118,7 @@ def attributes(measurement: Measurement) -> dict[str, Any]:
         "repeats": measurement.repeats or None,
         "error": error if error is not None and isfinite(error) else None,
         "details": dict(measurement.details) or None,
+        "samples": list(measurement.samples) or None,
     }
     numbers = {name: value for name, value in numbers.items() if value is not None}
     found = {MEASUREMENT: numbers, REASON: measurement.reason}
@@ -143,6 +145,7 @@ def measurement_of(trial: FrozenTrial) -> Measurement | None:
         error=numbers.error,
         reason=str(stored.get(REASON, "")),
         details={k: v for k, v in details if isinstance(v, str) or checks.is_number(v)},
+        samples=numbers.samples,
     )
 
 

@@ -73,6 +73,7 @@ class SearchSpace:
     Attributes:
         parameters: in declaration order.
         restrictions: those that definitions imply, then the explicit ones.
+        definitions: as given.
         cartesian: configurations there would be without restrictions.
 
     Raises:
@@ -96,7 +97,7 @@ class SearchSpace:
             expected = "an Expression, like Expression.parse('x + 1')"
             must(f"definition {name}", expected, each, isinstance(each, Expression), SpaceError)
         self._constants = _constants(constants, self._by_name)
-        self._definition_texts = {name: each.text for name, each in definitions.items()}
+        self.definitions: Mapping[str, Expression] = dict(definitions)
         self._definitions = self._inline_definitions(definitions)
         explicit = _restrictions(restrictions)
         implied = whole_divisions(definitions)
@@ -161,18 +162,23 @@ class SearchSpace:
     @cached_property
     def digest(self) -> str:
         """Sixteen hex digits over everything that decides which configurations are valid."""
-        used = set().union(*(each.names for each in (*self._inlined, *self._definitions.values())))
         described = {
             "parameters": [[p.name, list(p.values)] for p in self.parameters],
             "restrictions": [restriction.text for restriction in self.restrictions],
-            "definitions": self._definition_texts,
-            "constants": {n: v for n, v in self._constants.items() if n in used},
+            "definitions": {name: each.text for name, each in self.definitions.items()},
+            "constants": self.constants,
         }
         sha = hashlib.sha256(json.dumps(described, sort_keys=True).encode())
         if self._listed is not None:
             for column in self._listed.diagram.codes(np.arange(self.size)):
                 sha.update(column.astype("<i4").tobytes())
         return sha.hexdigest()[:16]
+
+    @cached_property
+    def constants(self) -> dict[str, Value]:
+        """Those constants that restrictions and definitions use."""
+        used = set().union(*(each.names for each in (*self._inlined, *self._definitions.values())))
+        return {name: value for name, value in self._constants.items() if name in used}
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:

@@ -15,15 +15,17 @@ from typing import Any
 import pytest
 from shared_programs import SharedPrograms
 
-from autotune import Gemm, Outcome, TuningCache, sweep
+from autotune import Gemm, Outcome, Searcher, TuningCache, sweep, tune
 from autotune.cli import main
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
+from autotune.core.statistics import median
 from autotune.measuring.evaluator import Effort
 from autotune.reporting import Finder
 from autotune.reporting.spaces import funnel_of
-from autotune.research import read_recorded, recorded_from_cache
-from autotune.research.sweeps import LARGEST_SWEEP, SweepResult, shuffled_rows
+from autotune.research import read_recorded, read_space, recorded_from_cache
+from autotune.research.sweeps import LARGEST_SWEEP, SAMPLES, SweepResult, shuffled_rows
+from autotune.search.reading import read_study
 
 pytestmark = pytest.mark.slow
 
@@ -231,6 +233,35 @@ def test_what_a_sweep_writes_can_be_replayed(
     assert main(["replay", *arguments, *environment]) == 0
     [document] = json.loads(capsys.readouterr().out)
     assert document["optimum"] == best_s
+
+
+def test_a_sweep_keeps_raw_samples_and_where_they_are_from(
+    whole: SweepResult, cache: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "sweep.json"
+    assert main(["sweep", *OPTIONS, "--cache", str(cache), "-q", "-o", str(file)]) == 0
+    document = json.loads(file.read_text())
+    for each in document["measurements"]:
+        samples = each["samples_s"]
+        assert 1 <= len(samples) <= SAMPLES
+        assert min(samples) <= each["median_s"] <= max(samples)
+        if len(samples) < SAMPLES:  # then these are all
+            assert median(samples) == pytest.approx(each["median_s"], rel=1e-6)
+        assert each["seconds"] >= each["details"]["compile_s"] > 0
+    provenance = document["provenance"]
+    known = {"created", "version", "fingerprint", "limits", "toolchain", "state", "families"}
+    assert known <= provenance.keys()
+    # The space, without the family.
+    space = read_space(file)
+    stored = read_study(whole.study, None, CacheLocations.at(cache).studies)
+    assert stored is not None
+    assert space.digest == stored.space
+    assert [str(each) for each in space] == sorted(swept(whole), key=list(map(str, space)).index)
+    candidate = Searcher(space, "random", 0).ask()
+    assert read_recorded(file).value(candidate) is not None
+    assert read_recorded(file).noise > 0
+    rough = tune(PROBLEM, target="cpu", families=["blocked"], cache=cache, trials=2, effort=BRIEF)
+    assert not any(each.measurement.samples for each in rough.trials)
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,12 @@ def time_batches(
         poking.end(spent_s)
         if stop.done(samples, spent_s):
             break
-    return Series(median(samples), median_interval(samples), len(samples) * launches)
+    return Series(
+        median(samples),
+        median_interval(samples),
+        len(samples) * launches,
+        samples=tuple(samples),
+    )
 
 
 class Stopwatch:

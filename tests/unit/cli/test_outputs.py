@@ -14,7 +14,7 @@ from records import record
 from autotune.cli import main
 from autotune.core.paths import CacheLocations
 from autotune.core.writing import write_file
-from autotune.research.sweeps import CSV_COLUMNS
+from autotune.research.tables import CSV_COLUMNS
 from autotune.search import open_study
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.store import TuningCache
@@ -26,6 +26,7 @@ COMMANDS = {
     "cache export": ["cache", "export", "TARGET"],
     "report -o": ["report", "INPUT", "-o", "TARGET"],
     "report --picture": ["report", "INPUT", "-o", "page.html", "--picture", "TARGET"],
+    "convert": ["convert", "INPUT", "TARGET", "--to", "t4"],
     "replay --csv": ["replay", "INPUT", "--seeds", "1", "--csv", "TARGET"],
     "sweep -o": ["sweep", *SHAPE, "--limit", "1", "-o", "TARGET"],
     "tune --export": ["tune", *SHAPE, "--trials", "1", "--export", "TARGET"],
@@ -57,7 +58,7 @@ def pictures(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def write_sweep(path: Path) -> None:
-    rows = [f"one,ok,0.00{x},0.001,0.01,3,,{x}" for x in (1, 2, 3)]
+    rows = [f"one,ok,0.00{x},0.001,0.01,3,,,,,{x}" for x in (1, 2, 3)]
     path.write_text("\n".join([",".join([*CSV_COLUMNS, "x"]), *rows, ""]))
 
 

@@ -22,8 +22,11 @@ from autotune import Candidate, Configuration, Gemm, Measurement, Outcome, Tunin
 from autotune.cli import main
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
-from autotune.research import Entry, RecordedSpace, read_recorded, recorded_from_cache, sweeps
+from autotune.research import Entry, RecordedSpace, read_recorded, recorded_from_cache
+from autotune.research.converting import WRITERS
 from autotune.research.formats import open_recording
+from autotune.research.swept import entry_of, measured
+from autotune.research.tables import read_csv, write_csv
 from autotune.search import Subject, open_study
 from autotune.space import SearchSpace
 
@@ -90,6 +93,19 @@ T4: dict[str, Any] = {
     ],
 }
 
+KTT: dict[str, Any] = {
+    "Metadata": {"Device": "Example GPU", "TimeUnit": "Milliseconds"},
+    "Results": [
+        {
+            "Status": "Ok",
+            "TotalDuration": 3.0,
+            "TotalOverhead": 9.0,
+            "Configuration": [{"Name": "x", "Value": 1}],
+            "ComputationResults": [{"ProfilingData": {"Counters": [{"Name": "n", "Value": 1}]}}],
+        }
+    ],
+}
+
 CANDIDATES = [
     (
         Candidate("f", Configuration({"x": 1, "mode": "a"})),
@@ -111,7 +127,7 @@ def write(path: Path, document: object) -> Path:
 def sweep_document() -> dict[str, Any]:
     return {
         "device": "Example CPU",
-        "measurements": [sweeps.document(*each) for each in CANDIDATES],
+        "measurements": [measured(entry_of(*each)) for each in CANDIDATES],
     }
 
 
@@ -310,7 +326,7 @@ def test_objectives_may_carry_their_values(tmp_path: Path) -> None:
 
 def test_sweeps_come_back_from_json_csv_and_a_list_of_one(tmp_path: Path) -> None:
     document = sweep_document()
-    files = [document, [document], sweeps.write_csv(CANDIDATES)]
+    files = [document, [document], write_csv(entry_of(*each) for each in CANDIDATES)]
     expected = {"f: x=1 mode=a": 3.0, "f: x=2 mode=a": math.nan, "g: y=True": 1.5}
     for number, each in enumerate(files):
         recorded = read_recorded(write(tmp_path / str(number), each))
@@ -320,18 +336,20 @@ def test_sweeps_come_back_from_json_csv_and_a_list_of_one(tmp_path: Path) -> Non
 
 
 def test_csv_has_a_column_for_each_parameter() -> None:
-    first, *rows = sweeps.write_csv(CANDIDATES).splitlines()
-    assert first == "family,outcome,median_s,low_s,high_s,repeats,reason,x,mode,y"
+    first, *rows = write_csv(entry_of(*each) for each in CANDIDATES).splitlines()
+    assert first == (
+        "family,outcome,median_s,low_s,high_s,repeats,reason,seconds,samples_s,details,x,mode,y"
+    )
     assert rows == [
-        "f,ok,3.0,2.9,3.1,0,,1,a,",
-        "f,timeout,,,,0,-,2,a,",
-        "g,abandoned,1.5,,,0,,,,true",
+        "f,ok,3.0,2.9,3.1,0,,,,,1,a,",
+        "f,timeout,,,,0,-,,,,2,a,",
+        "g,abandoned,1.5,,,0,,,,,,,true",
     ]
     odd = {"one": "1", "empty": "", "word": '"w"', "list": "[1]", "nan": "NaN", "reason": 0.5}
     odd |= {"big": 2**60, "comma": "a,b", "true": "true", "outcome": True}
-    measured = Measurement(Outcome.OK, 1e-3, (0.9e-3, 1.1e-3), repeats=7)
-    content = sweeps.write_csv([(Candidate("f", Configuration(odd)), measured)])
-    [entry] = sweeps.read_csv(content, "odd").entries
+    timed = Measurement(Outcome.OK, 1e-3, (0.9e-3, 1.1e-3), repeats=7)
+    content = write_csv([entry_of(Candidate("f", Configuration(odd)), timed)])
+    [entry] = read_csv(content, "odd").entries
     assert dict(entry.configuration) == odd
     assert [type(each) for each in entry.configuration.values()] == [*map(type, odd.values())]
     assert (entry.value, entry.repeats, entry.interval) == (1e-3, 7, (0.9e-3, 1.1e-3))
@@ -639,9 +657,18 @@ def values_of(document: dict[str, Any]) -> list[list[str | int]]:
 def test_one_wrong_value_anywhere_is_refused_or_does_not_matter(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    document = data.draw(st.sampled_from([REPLAY, KERNEL_TUNER, T4, sweep_document()]))
+    known = {"provenance": {"spaces": {"": {"parameters": {"x": [1, 2]}}}, "t4": {"a": 1}}}
+    known |= {"subject": {"operation": "gemm"}, "native": ["t4"]}
+    ours = {"details": {"compile_s": 1.0}, "samples": [1.0], "family": "f", "outcome": "ok"}
+    cache = {"1,a": {**KERNEL_TUNER["cache"]["1,a"], "autotune": ours}}
+    extended = {**KERNEL_TUNER, "cache": cache, "autotune": known}
+    documents = [REPLAY, KERNEL_TUNER, T4, KTT, extended, sweep_document()]
+    document = data.draw(st.sampled_from(documents))
     place = data.draw(st.sampled_from(values_of(document)))
     broken = changed(document, *place, to=data.draw(DOCUMENTS))
     path = write(tmp_path_factory.getbasetemp() / "broken.json", broken)
     with one_line():
         assert read_recorded(path).size > 0
+    for form in set(WRITERS) - {"parquet", "arrow"}:
+        with one_line(), open_recording(path) as recording:
+            WRITERS[form](recording)

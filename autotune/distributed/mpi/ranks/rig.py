@@ -72,7 +72,7 @@ def time_together(comm: Intracomm, call: Callable[[], object], stop: Stop) -> Se
         samples.append(timed_together(comm, call))
         if stop.done(samples, sum(samples)):
             break
-    return Series(median(samples), median_interval(samples), len(samples))
+    return Series(median(samples), median_interval(samples), len(samples), samples=tuple(samples))
 
 
 def measure_network(comm: Intracomm) -> Network:

@@ -1,0 +1,145 @@
+"""Files of sweeps as JSON: measurements, and all that it takes to understand and repeat them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from autotune.core import checks
+from autotune.core.configuration import Candidate
+from autotune.core.errors import InputError
+from autotune.core.measurement import Measurement, Outcome
+from autotune.research.space import OUTSIDE, Entry, Recording, as_json, configuration
+
+FAILED = "failed"
+"""Outcome of a configuration of which a recording says no more."""
+
+OUTCOMES = (*map(str, Outcome), FAILED, OUTSIDE)
+
+SUBJECT = ("operation", "problem", "target", "study")
+"""Keys of a file that say what was measured."""
+
+
+def entry_of(candidate: Candidate, measurement: Measurement) -> Entry:
+    """The entry of a measurement, in seconds."""
+    details = measurement.details
+    spent = [details[name] for name in ("compile_s", "trial_s") if name in details]
+    return Entry(
+        dict(candidate.configuration),
+        measurement.median_s,
+        candidate.family,
+        str(measurement.outcome),
+        measurement.reason,
+        measurement.interval_s,
+        measurement.repeats,
+        measurement.samples,
+        sum(map(float, spent)) if spent else None,
+        details,
+    )
+
+
+def measured(entry: Entry) -> dict[str, Any]:
+    """One measurement, with times in seconds, as JSON has it.
+
+    A number by another objective than time is in the details, as `objective` and `score`.
+    """
+    more = {"samples_s": list(entry.samples), "seconds": entry.seconds, **_details(entry)}
+    return {
+        "family": entry.family,
+        "configuration": dict(entry.configuration),
+        "outcome": entry.outcome or (FAILED if entry.value is None else str(Outcome.OK)),
+        "median_s": entry.value,
+        "interval_s": None if entry.interval is None else list(entry.interval),
+        "repeats": entry.repeats,
+        "reason": entry.reason,
+        **{name: part for name, part in more.items() if part not in (None, [])},
+    }
+
+
+def _details(entry: Entry) -> dict[str, Any]:
+    return {"details": dict(entry.details)} if entry.details else {}
+
+
+def write_sweep(recording: Recording) -> str:
+    """A recording as the JSON of a sweep.
+
+    Raises:
+        InputError: its times have no unit.
+    """
+    document = {
+        **{name: recording.subject[name] for name in SUBJECT if name in recording.subject},
+        "name": recording.name,
+        "device": recording.device,
+        "provenance": dict(recording.provenance),
+        "measurements": list(map(measured, recording.in_unit("s").entries)),
+    }
+    return as_json(document, "measurements")
+
+
+def is_sweep(document: Mapping[str, Any]) -> bool:
+    """Recognise a sweep's JSON."""
+    return "measurements" in document and "results" not in document
+
+
+def read_sweep(document: Mapping[str, Any], name: str) -> Recording:
+    """A sweep as `autotune sweep` writes it.
+
+    Raises:
+        InputError: a key is missing or not what it should be, or its objective is no time.
+    """
+    objective = document.get("objective", "time")
+    if objective != "time":
+        remedy = '"time" (name it so to read the times, which are there too)'
+        raise checks.wrong("objective", remedy, objective)
+    rows: Iterable[Entry] = (
+        read_measured(checks.mapping(f"measurements[{number}]", stored), f"measurements[{number}]")
+        for number, stored in enumerate(checks.sequence("measurements", document["measurements"]))
+    )
+    return Recording(
+        rows,
+        checks.line("name", document.get("name", name)),
+        unit="s",
+        device=checks.line("device", document.get("device", "")),
+        format="sweep",
+        subject={key: document[key] for key in SUBJECT if key in document},
+        provenance=checks.mapping("provenance", document.get("provenance", {})),
+    )
+
+
+def read_measured(stored: Mapping[str, Any], where: str) -> Entry:
+    """A measurement; one that was rejected after compiling failed like any other.
+
+    Raises:
+        InputError: a key is missing or not what it should be.
+    """
+    missing = [key for key in ("configuration", "outcome") if stored.get(key) is None]
+    if missing:
+        raise InputError(f"{where}: expected the key `{missing[0]}`")
+    outcome = stored["outcome"]
+    if outcome not in OUTCOMES:  # it may be anything, and not hashable
+        raise checks.wrong(f"{where}.outcome", f"one of {', '.join(OUTCOMES)}", outcome)
+    median_s, interval = stored.get("median_s"), stored.get("interval_s")
+    value = None
+    # What was abandoned ran too: its time is of its first runs.
+    if outcome in (Outcome.OK, Outcome.ABANDONED):
+        if not checks.is_number(median_s) or not median_s > 0:
+            raise checks.wrong(f"{where}.median_s", "positive seconds", median_s)
+        value = float(median_s)
+    samples: tuple[float, ...] = checks.checked(
+        stored.get("samples_s") or (), tuple[checks.Positive, ...], f"{where}.samples_s"
+    )
+    seconds: float | None = checks.checked(
+        stored.get("seconds"), checks.NotNegative | None, f"{where}.seconds"
+    )
+    return Entry(
+        configuration(where, stored["configuration"]),
+        value,
+        checks.line(f"{where}.family", stored.get("family", "")),
+        outcome,
+        str(stored.get("reason") or ""),
+        None if interval is None else checks.interval(f"{where}.interval_s", interval),
+        repeats if type(repeats := stored.get("repeats")) is int else 0,
+        samples,
+        seconds,
+        checks.mapping(f"{where}.details", stored.get("details") or {}),
+    )

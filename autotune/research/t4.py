@@ -1,0 +1,216 @@
+"""Results in the auto-tuning community's T4 schema, 1.0: https://github.com/odgaard/TuningSchema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from autotune.core import checks
+from autotune.core.measurement import Outcome
+from autotune.core.printable import shown
+from autotune.core.statistics import median
+from autotune.research import foreign
+from autotune.research.space import OUTSIDE, Entry, Recording, as_json, configuration, rescaled
+
+T4_INVALIDITY: Mapping[str, str] = {
+    "correct": Outcome.OK,
+    "compile": Outcome.COMPILE_FAILED,
+    "runtime": Outcome.LAUNCH_FAILED,
+    "timeout": Outcome.TIMEOUT,
+    "correctness": Outcome.WRONG_RESULT,
+    "constraints": OUTSIDE,
+}
+
+_SPENT = ("compilation_time", "framework", "validation")
+"""Of `times`, those of an evaluation beside its runs. What the search took is none of it."""
+
+_OWN = "t4"
+"""Key of a recording's provenance: the file's own metadata."""
+
+
+def is_t4(document: Mapping[str, Any]) -> bool:
+    """Recognise T4 results."""
+    results = document.get("results")
+    return isinstance(results, list) and all(
+        isinstance(result, dict) and "configuration" in result for result in results[:1]
+    )
+
+
+def read_t4(document: Mapping[str, Any], name: str) -> Recording:
+    """Results in the T4 schema.
+
+    Raises:
+        InputError: a key is missing or not what it should be, or the objective is no time.
+    """
+    results = checks.sequence("results", document["results"])
+    metadata = checks.mapping("metadata", document.get("metadata", {}))
+    stated = metadata.get("timeunit", "ms")
+    unit = foreign.time_unit(stated)
+    if not unit:
+        raise checks.wrong("metadata.timeunit", "a unit of time, like milliseconds", stated)
+    first = next(
+        (measured for _, measured in _results(results, unit) if measured), (foreign.TIME, unit)
+    )
+    own = {
+        key: part
+        for key, part in metadata.items()
+        if key not in ("timeunit", "device", foreign.OURS)
+    }
+    recording = Recording(
+        _alike(results, unit, first),
+        name=name,
+        unit=first[1],
+        device=foreign.label(metadata.get("device")),
+        format="T4 results",
+        provenance={_OWN: own} if own else {},
+    )
+    return foreign.known(recording, metadata.get(foreign.OURS))
+
+
+def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterator[Entry]:
+    """The entries of results, whose times must be of one name and unit: they are compared."""
+    for entry, measured in _results(results, unit):
+        for what, own, expected in zip(
+            ("objective", "unit"), measured or first, first, strict=True
+        ):
+            if own != expected:
+                raise checks.wrong(what, f"{expected!r} in all results, as in the first", own)
+        yield entry
+
+
+def _results(results: Sequence[Any], unit: str) -> Iterator[tuple[Entry, tuple[str, str] | None]]:
+    """The entries of results, each with the name and unit of its time if it has one.
+
+    `unit` is the file's, for times without one.
+    """
+    for number, result in enumerate(results):
+        where = f"results[{number}]"
+        checks.mapping(where, result)
+        entry, measured = _native(result, where, unit)
+        yield foreign.restored(entry, result, where), measured
+
+
+def _native(
+    result: Mapping[str, Any], where: str, unit: str
+) -> tuple[Entry, tuple[str, str] | None]:
+    """A result by the schema's own fields."""
+    values = configuration(where, result.get("configuration"))
+    invalidity = result.get("invalidity", "correct")
+    if invalidity not in tuple(T4_INVALIDITY):  # it may be anything, and not hashable
+        raise checks.wrong(f"{where}.invalidity", f"one of {', '.join(T4_INVALIDITY)}", invalidity)
+    measured = None
+    if invalidity == "correct":
+        key, time, measured = _measured(result, where, unit)
+        entry = foreign.timed(values, key, time)
+    else:
+        entry = foreign.failed(values, T4_INVALIDITY[invalidity], invalidity)
+    times = result.get("times")
+    times = times if isinstance(times, dict) else {}
+    runs = foreign.samples(times.get("runtimes"))
+    numbers = {name: each for name, each in times.items() if checks.is_number(each)}
+    spent = [numbers[name] for name in _SPENT if name in numbers]
+    total = rescaled(sum((*spent, *runs)), unit, "s") if spent else None
+    own = measured[1] if measured else unit
+    entry = entry._replace(
+        samples=tuple(rescaled(each, unit, own) for each in runs),
+        seconds=total,
+        details={**numbers, **dict(_others(result, measured))},
+    )
+    return entry, measured
+
+
+def _others(
+    result: Mapping[str, Any], measured: tuple[str, str] | None
+) -> Iterator[tuple[str, Any]]:
+    """The measurements beside the objective, by name and unit."""
+    for one in result.get("measurements") or []:
+        if isinstance(one, dict) and isinstance(name := one.get("name"), str):
+            unit = one.get("unit")
+            if measured is None or name != measured[0]:
+                yield (f"{name} ({unit})" if unit else name), one.get("value")
+
+
+def _measured(
+    result: Mapping[str, Any], where: str, unit: str
+) -> tuple[str, object, tuple[str, str]]:
+    """The key and value of a result's time, and the time's name and unit.
+
+    It is carried by the objective, is a measurement of its name, or the median of the runs.
+    """
+    objectives = result.get("objectives", [])
+    if isinstance(objectives, dict):  # name: value
+        objectives = [{"name": name, "value": value} for name, value in objectives.items()]
+    objectives = checks.sequence(f"{where}.objectives", objectives)
+    names = [one.get("name") if isinstance(one, dict) else one for one in objectives]
+    name = foreign.only(f"{where}.objectives", names)
+    measurements = checks.sequence(f"{where}.measurements", result.get("measurements", []))
+    found = {
+        one["name"]: one
+        for one in [*measurements, *objectives]
+        if isinstance(one, dict) and isinstance(one.get("name"), str)
+    }
+    own = found.get(name, {}).get("unit") or (unit if foreign.is_time(name) else "")
+    measured = (name, foreign.time_unit(own))
+    if not measured[1] and foreign.is_time(name):
+        raise checks.wrong(f"{where}.measurements[{name!r}].unit", "one of time, like ms", own)
+    if not measured[1]:
+        raise foreign.no_time(f"{where}.objectives", name)
+    if name in found:
+        return f"{where}.measurements[{name!r}].value", found[name].get("value"), measured
+    times = result.get("times")
+    runs = times.get("runtimes") if isinstance(times, dict) else None
+    if isinstance(runs, list) and runs and all(map(checks.is_number, runs)):
+        return f"{where}.times.runtimes", median(runs), measured
+    raise checks.wrong(f"{where}.measurements", f"one named {shown(name)}", list(found))
+
+
+def write_t4(recording: Recording) -> str:
+    """A recording as T4 results, in its own unit.
+
+    Raises:
+        InputError: its times have no unit.
+    """
+    unit = recording.unit
+    rescaled(1.0, unit, "s")
+    document = {
+        "schema_version": "1.0.0",
+        "metadata": {
+            **foreign.part(recording, _OWN),
+            "timeunit": foreign.WORDS[unit],
+            "device": recording.device,
+            **foreign.about(recording, _OWN),
+        },
+        "results": [_written(entry, unit) for entry in recording.entries],
+    }
+    return as_json(document, "results")
+
+
+def _written(entry: Entry, unit: str) -> dict[str, Any]:
+    """A result; other numbers of its details than times are measurements without a unit."""
+    given = entry.details
+    alike = (word for word, outcome in T4_INVALIDITY.items() if outcome == entry.outcome)
+    invalidity = "correct" if entry.value is not None else next(alike, "runtime")
+    times = {name: each for name, each in given.items() if name in (*_SPENT, "search_algorithm")}
+    if not times and entry.seconds is not None:
+        compiling = foreign.compiling_s(entry)
+        ran = sum(rescaled(each, unit, "s") for each in entry.samples)
+        rest = max(0.0, entry.seconds - compiling - ran)
+        times = {"compilation_time": rescaled(compiling, "s", unit)}
+        times["framework"] = rescaled(rest, "s", unit)
+    measurements = [
+        {"name": name, "value": each, "unit": ""}
+        for name, each in given.items()
+        if name not in times and name != foreign.TIME and isinstance(each, str | int | float)
+    ]
+    if entry.value is not None:
+        measurements.insert(0, {"name": foreign.TIME, "value": entry.value, "unit": unit})
+    result: dict[str, Any] = {
+        "configuration": dict(entry.configuration),
+        "objectives": [foreign.TIME],
+        "times": {**times, "runtimes": list(entry.samples)},
+        "invalidity": invalidity,
+        "correctness": int(entry.value is not None),
+        "measurements": measurements,
+    }
+    native, _ = _native(result, "result", unit)
+    return result | foreign.beside(entry, native)
