@@ -114,7 +114,7 @@ _FIELDS = tuple(each.name for each in fields(_Kept))
 
 
 def beside(entry: Entry, native: Entry) -> dict[str, Any]:
-    """What a format has no place for, under `OURS`.
+    """Parts of an entry that a format has no place for, under `OURS`.
 
     Args:
         entry: what is written.
@@ -141,7 +141,7 @@ def restored(entry: Entry, stored: Mapping[str, Any], where: str) -> Entry:
 
 
 def part(recording: Recording, key: str) -> dict[str, Any]:
-    """What a recording's provenance has under a key, which may be anybody's.
+    """Part of a recording's provenance under a key, which may be anybody's.
 
     Raises:
         InputError: it is no object.
@@ -159,7 +159,7 @@ def compiling_s(entry: Entry) -> float:
 
 
 def about(recording: Recording, *native: str) -> dict[str, Any]:
-    """What is known of a recording beside its entries, under `OURS`.
+    """Facts about a recording beside its entries, under `OURS`.
 
     Args:
         recording: what is written.

@@ -248,7 +248,7 @@ def sweep(
 
 
 def _provenance(context: TuningContext, run: Run) -> dict[str, Any]:
-    """How measurements came about, as JSON-able values."""
+    """Origin of measurements, as JSON-able values."""
     families = {name: context.families[name] for name in context.union.spaces}
     return {
         "created": checks.utc_now(),

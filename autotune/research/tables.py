@@ -192,7 +192,7 @@ def write_arrow(recording: Recording, *, parquet: bool) -> bytes:
 
 
 def read_arrow(content: bytes, name: str) -> Recording:
-    """What `write_arrow` wrote; a table without its metadata has a device of no name.
+    """Recording of a table that `write_arrow` wrote; one without metadata names no device.
 
     Raises:
         InputError: it is damaged, or a field is missing or not what it should be.
