@@ -12,7 +12,7 @@ import numpy as np
 from autotune.arrays.device import DeviceArray, whole_strides
 from autotune.arrays.library import core_of
 from autotune.arrays.numpy import NumpyArrays, one_line
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.errors import OperandError, OperandTypeError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class CupyArrays(NumpyArrays):
         return "gpu"
 
     def reader(self, shape: tuple[int, int], dtype: str) -> Reader:
-        wanted = DTYPES[dtype].numpy
+        wanted = ELEMENTS[dtype].numpy
         itemsize = wanted.itemsize
         row_bytes = shape[1] * itemsize
 
@@ -75,7 +75,7 @@ class CupyArrays(NumpyArrays):
                 stack.enter_context(cuda.Device(device))
             if stream is not None:  # every stream has a pool of its own
                 stack.enter_context(cuda.ExternalStream(stream, device))
-            return self.module.empty(shape, DTYPES[dtype].numpy)
+            return self.module.empty(shape, ELEMENTS[dtype].numpy)
 
     def multiply_plain(self, a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
         with a.device:

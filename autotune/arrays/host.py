@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import OperandError
-from autotune.operations.calls import check_unread, out_overlaps
+from autotune.operations.calls import check_unread, out_overlaps, outputs_of_call
 from autotune.operations.parts import plain_strides
 
 if TYPE_CHECKING:
@@ -21,42 +21,66 @@ if TYPE_CHECKING:
 
 
 def check_operands(
-    problem: Problem,
-    inputs: Sequence[Any],
-    out: NDArray[Any] | None,
-    scalars: Mapping[str, float],
-) -> NDArray[Any]:
-    """Validate host operands and return the array that the result goes to.
+    problem: Problem, inputs: Sequence[Any], out: Any, scalars: Mapping[str, float]
+) -> list[NDArray[Any]]:
+    """Validate host operands; all of them in the operation's order, outputs too.
 
     Args:
         problem: shapes and dtypes that the operands must have.
         inputs: as stored, in the operation's order.
-        out: the output; None allocates it.
+        out: the output, or several; None allocates them.
         scalars: those that do not have their defaults: where they say that the output is read,
             it must be there.
 
     Raises:
-        OperandError: a wrong type, shape, dtype or memory layout; `out` that is read-only or
-            overlaps an input; no `out` where it is read.
+        OperandError: a wrong type, shape, dtype or memory layout; an output that is read-only or
+            overlaps another operand; no output where it is read.
     """
-    output = next(operand for operand in problem.operands if operand.written)
-    wanted = [operand for operand in problem.operands if not operand.written]
-    for operand, given in zip(wanted, inputs, strict=True):
-        _check(operand.name.lower(), given, operand)
-    if out is None:
-        check_unread(problem.defined, scalars)
-        return np.empty(output.shape, DTYPES[output.dtype].numpy)
-    _check("out", out, output)
-    if not out.flags.writeable:
-        raise OperandError("out is read-only: pass an array that may be written")
-    if element_strides(out) is None:
-        raise OperandError(
-            f"out must be row-major with contiguous rows, got strides {out.strides}: "
-            "pass np.ascontiguousarray(out) and copy back"
-        )
-    for operand, given in zip(wanted, inputs, strict=True):
-        check_apart(out, operand.name.lower(), given)
-    return out
+    outs = outputs_of_call(problem.defined, out)
+    given, made = iter(inputs), iter(outs)
+    found: list[tuple[str, Array, Any]] = []
+    for operand, stored in zip(problem.defined.operands, problem.operands, strict=True):
+        name = operand.name.lower()
+        if not operand.written or operand.read:
+            array = next(given)
+        else:
+            name = "out" if len(outs) == 1 else name
+            array = next(made)
+            if array is None:
+                check_unread(problem.defined, scalars)
+                array = np.empty(stored.shape, ELEMENTS[stored.dtype].numpy)
+            elif not operand.shape and getattr(array, "shape", None) == ():
+                array = array.reshape(1)
+        _check(name, array, stored)
+        found.append((name, stored, array))
+    for place, (name, stored, output) in enumerate(found):
+        if not stored.written:
+            continue
+        if not output.flags.writeable:
+            raise OperandError(f"{name} is read-only: pass an array that may be written")
+        if element_strides(output) is None:
+            raise OperandError(
+                f"{name} must be row-major with contiguous rows, got strides {output.strides}: "
+                f"pass np.ascontiguousarray({name}) and copy back"
+            )
+        for other, (called, _, array) in enumerate(found):
+            if other != place:
+                check_apart(output, called, array, name)
+    return [array for _, _, array in found]
+
+
+def on_host(array: Any) -> NDArray[Any]:
+    """An array of any library as one of NumPy's, in the memory of the host.
+
+    Raises:
+        OperandError: NumPy has no such elements.
+    """
+    for name in ("detach", "cpu", "get"):  # of PyTorch, and of CuPy
+        array = getattr(array, name, lambda same=array: same)()
+    try:
+        return np.ascontiguousarray(array)
+    except (TypeError, ValueError) as error:
+        raise OperandError(f"operands to tune on must be such as NumPy has: {error}") from error
 
 
 PLAIN: set[type] = {np.ndarray, np.memmap}
@@ -113,8 +137,8 @@ def _check(name: str, array: Any, wanted: Array) -> None:
         raise OperandError(f"{name} is not aligned to its items: copy it with numpy.array")
 
 
-def check_apart(out: NDArray[Any], name: str, given: NDArray[Any]) -> None:
-    """Refuse an output that shares an element with an input.
+def check_apart(out: NDArray[Any], name: str, given: NDArray[Any], called: str = "out") -> None:
+    """Refuse an output that shares an element with another operand.
 
     Raises:
         OperandError: it does.
@@ -128,4 +152,4 @@ def check_apart(out: NDArray[Any], name: str, given: NDArray[Any]) -> None:
     except np.exceptions.TooHardError:
         shared = True
     if shared:
-        raise out_overlaps(name)
+        raise out_overlaps(name, called)

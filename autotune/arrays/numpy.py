@@ -9,7 +9,7 @@ import numpy as np
 
 from autotune.arrays.library import Library, core_of, is_usual, only, out_is_missing, scale
 from autotune.arrays.shapes import Strided
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.operations.calls import number
 
@@ -50,12 +50,12 @@ class NumpyArrays(Library):
     def strided(self, operand: Descriptor, dtype: str) -> Strided:
         itemsize, sizes = operand.dtype.itemsize, zip(operand.strides, operand.shape, strict=True)
         broken = any(stride % itemsize and size > 1 for stride, size in sizes)
-        if broken or operand.dtype != DTYPES[dtype].numpy:
+        if broken or operand.dtype != ELEMENTS[dtype].numpy:
             return Strided(operand.shape, None)
         return Strided(operand.shape, tuple(stride // itemsize for stride in operand.strides))
 
     def row_major(self, array: Any, dtype: str) -> Any:
-        return array.astype(DTYPES[dtype].numpy, order="C")
+        return array.astype(ELEMENTS[dtype].numpy, order="C")
 
     def aligned(self, array: Any) -> Any:
         return array if array.flags.aligned else array.copy()
@@ -63,7 +63,7 @@ class NumpyArrays(Library):
     def empty(
         self, like: Any, shape: tuple[int, ...], dtype: str, stream: int | None = None
     ) -> Any:
-        return np.empty(shape, DTYPES[dtype].numpy)
+        return np.empty(shape, ELEMENTS[dtype].numpy)
 
     def scalar(self, result: Any) -> Any:
         return result[()]
@@ -72,7 +72,7 @@ class NumpyArrays(Library):
         return (
             type(out) is self.module.ndarray
             and out.shape == shape
-            and out.dtype == DTYPES[dtype].numpy
+            and out.dtype == ELEMENTS[dtype].numpy
             and out.flags.c_contiguous
             and getattr(out.flags, "writeable", True)  # CuPy's always are
             and not any(self.module.may_share_memory(out, array) for array in inputs)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from autotune.arrays.device import DeviceArray, contiguous, whole_strides
 from autotune.arrays.library import Library, refuse_host
-from autotune.core.dtypes import DTYPES, from_dlpack, from_typestr
+from autotune.core.dtypes import ELEMENTS, from_dlpack, from_typestr
 from autotune.core.errors import OperandError
 
 CUDA_DEVICES = (2, 13)
@@ -167,9 +167,9 @@ class OtherArrays(Library):
     ) -> Any:
         root = type(like).__module__.partition(".")[0]
         if root == "numba":
-            return sys.modules["numba"].cuda.device_array(shape, DTYPES[dtype].numpy)
+            return sys.modules["numba"].cuda.device_array(shape, ELEMENTS[dtype].numpy)
         if root == "pycuda":
-            return type(like)(shape, DTYPES[dtype].numpy)
+            return type(like)(shape, ELEMENTS[dtype].numpy)
         raise OperandError(
             f"arrays of {root} are not allocated here: pass out=, an array of PyTorch, CuPy, "
             "Numba or PyCUDA, say"

@@ -18,7 +18,7 @@ from autotune.arrays.library import (
 )
 from autotune.arrays.numpy import SMALL_PRODUCT
 from autotune.arrays.shapes import Strided
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DTYPES, ELEMENTS
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.operations.calls import number
 
@@ -50,8 +50,9 @@ class TorchTensors(Library):
         self.is_watched = is_watched  # type: ignore[method-assign]
         self._is_plain = is_plain
         self._check_unrecorded = check_unrecorded
-        self._dtypes = {name: getattr(module, name) for name in DTYPES}
-        self._names = {dtype: name for name, dtype in self._dtypes.items()}
+        found = {name: getattr(module, name, None) for name in ELEMENTS}
+        self._dtypes = {name: dtype for name, dtype in found.items() if dtype is not None}
+        self._names = {dtype: name for name, dtype in self._dtypes.items() if name in DTYPES}
         self._empty = module.empty
         # What PyTorch's own compiler calls: the public way makes an object of the stream first.
         raw = getattr(module._C, "_cuda_getCurrentRawStream", None)

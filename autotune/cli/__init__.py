@@ -104,6 +104,9 @@ def _answer(given: Sequence[str]) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     """Run a command and print its result, also where something is to be said after it."""
+    from autotune.cli.own_kernels import place_own_kernels
+
+    place_own_kernels(args)
     result: CommandResult = args.run(args)
     if not result.printed:
         # Names in what is printed are of files that anybody may have written.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.parser import rare, within
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, dtype_name
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, ELEMENTS, dtype_name
 from autotune.core.errors import InputError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.offers import dtypes_of, unoffered, unwritten
@@ -163,7 +163,7 @@ def _offered(args: argparse.Namespace, scope: Scope) -> tuple[str, str]:
     dtype = default if args.dtype is None else dtype_name(args.dtype)
     if (reason := unoffered(families, dtype, args.accuracy)) is not None:
         raise ProblemError(reason)
-    return dtype, args.accuracy or _accuracy_of(scope) or DTYPES[dtype].accuracy
+    return dtype, args.accuracy or _accuracy_of(scope) or ELEMENTS[dtype].accuracy
 
 
 def _accuracy_of(scope: Scope) -> str | None:

@@ -108,12 +108,12 @@ class Dtype:
     @property
     def accumulated(self) -> Dtype:
         """The type that its products are summed in."""
-        return DTYPES[self.accumulation]
+        return ELEMENTS[self.accumulation]
 
     @property
     def result(self) -> str:
         """Name of the type of results where none is named: integers are not cut off."""
-        return self.name if self.kind == "floating" else self.accumulation
+        return self.accumulation if self.kind == "integer" else self.name
 
     @property
     def numpy(self) -> np.dtype[Any]:
@@ -222,67 +222,54 @@ DTYPES: Mapping[str, Dtype] = {
 """Every element type of matrix products, by name."""
 
 
-def _row(
-    name: str,
-    c_type: str,
-    kind: str,
-    numbers: tuple[int, int],
-    letter: str = "",
-    tensor_map: int = -1,
-) -> Dtype:
+_KINDS = {"i": ("integer", 0), "u": ("integer", 1), "c": ("complex", 5), "b": ("boolean", 6)}
+"""By NumPy's letters: the kind, and DLPack's kDLInt, kDLUInt, kDLComplex and kDLBool."""
+
+
+def _row(name: str, c_type: str, typestr: str, scalar: Any, tensor_map: int = -1) -> Dtype:
     """A type of operands alone; of cuBLAS and NCCL it has no number.
 
-    Args:
-        name: of the type.
-        c_type: its name in CUDA C++.
-        kind: as in `Dtype`.
-        numbers: bytes, and DLPack's code.
-        letter: in `struct`.
-        tensor_map: as in `Dtype`.
+    Scalars beside complex operands are real.
     """
-    itemsize, dlpack = numbers
-    single = kind == "complex" and itemsize == 8
-    sign = {"integer": "u" if name.startswith("u") else "i", "boolean": "b", "complex": "c"}[kind]
+    (kind, dlpack), itemsize = _KINDS[typestr[1]], int(typestr[2:])
+    real = {8: DTYPES["float32"], 16: DTYPES["float64"]}[itemsize] if kind == "complex" else None
     return Dtype(
         name=name,
         aliases=(),
         itemsize=itemsize,
         accuracy="ieee",
-        accumulation=name,
+        accumulation=name if real is None else real.name,
         c_type=c_type,
-        c_header="cuComplex.h" if kind == "complex" else "",
-        typestrs=(f"{'|' if itemsize == 1 else '<'}{sign}{itemsize}",),
+        c_header="" if real is None else "cuComplex.h",
+        typestrs=(typestr,),
         dlpack=dlpack,
         nccl=-1,
         cublas=-1,
         tensor_map=tensor_map,
         kind=kind,
-        unit_roundoff=0.0 if kind != "complex" else 2.0**-24 if single else 2.0**-53,
-        smallest=1.0 if kind != "complex" else 2.0**-149 if single else 2.0**-1074,
-        letter=letter,
-        scalar={"i": ctypes.c_int, "q": ctypes.c_longlong}.get(letter),
+        unit_roundoff=0.0 if real is None else real.unit_roundoff,
+        smallest=1.0 if real is None else real.smallest,
+        letter="" if scalar is None else scalar._type_,
+        scalar=scalar,
     )
 
-
-_INT, _UINT, _COMPLEX, _BOOL = 0, 1, 5, 6
-"""DLPack's kDLInt, kDLUInt, kDLComplex and kDLBool."""
 
 ELEMENTS: Mapping[str, Dtype] = ChainMap(
     DTYPES,  # type: ignore[arg-type]
     {
         row.name: row
         for row in (
-            _row("int8", "signed char", "integer", (1, _INT)),
-            _row("int16", "short", "integer", (2, _INT)),
-            _row("int32", "int", "integer", (4, _INT), "i"),
-            _row("int64", "long long", "integer", (8, _INT), "q"),
-            _row("uint8", "unsigned char", "integer", (1, _UINT), tensor_map=0),
-            _row("uint16", "unsigned short", "integer", (2, _UINT)),
-            _row("uint32", "unsigned int", "integer", (4, _UINT)),
-            _row("uint64", "unsigned long long", "integer", (8, _UINT)),
-            _row("bool", "bool", "boolean", (1, _BOOL)),
-            _row("complex64", "cuFloatComplex", "complex", (8, _COMPLEX)),
-            _row("complex128", "cuDoubleComplex", "complex", (16, _COMPLEX)),
+            _row("int8", "signed char", "|i1", ctypes.c_byte),
+            _row("int16", "short", "<i2", ctypes.c_short),
+            _row("int32", "int", "<i4", ctypes.c_int),
+            _row("int64", "long long", "<i8", ctypes.c_longlong),
+            _row("uint8", "unsigned char", "|u1", ctypes.c_ubyte, tensor_map=0),
+            _row("uint16", "unsigned short", "<u2", ctypes.c_ushort),
+            _row("uint32", "unsigned int", "<u4", ctypes.c_uint),
+            _row("uint64", "unsigned long long", "<u8", ctypes.c_ulonglong),
+            _row("bool", "bool", "|b1", ctypes.c_bool),
+            _row("complex64", "cuFloatComplex", "<c8", None),
+            _row("complex128", "cuDoubleComplex", "<c16", None),
         )
     },
 )

@@ -12,13 +12,14 @@ import numpy as np
 
 from autotune.arrays.host import check_operands
 from autotune.core import session
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import OperandError
 from autotune.core.forking import LOADING, threads_are_lost
 from autotune.core.limits import CpuLimits
 from autotune.cpu.direct import direct_call
 from autotune.cpu.kernel import load_kernel
-from autotune.operations.calls import check_call, real
+from autotune.operations.calls import check_call, typed
+from autotune.operations.formula import Formula
 from autotune.operations.problem import GEMM, MatrixOperation
 
 if TYPE_CHECKING:
@@ -57,11 +58,9 @@ class HostKernel:
         self._inputs = len(defined.inputs)
         self._position = defined.operands.index(defined.output)
         output = problem.operands[self._position]
-        self._shape, self._dtype = output.shape, DTYPES[output.dtype].numpy
+        self._shape, self._dtype = output.shape, ELEMENTS[output.dtype].numpy
 
-    def __call__(
-        self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any
-    ) -> NDArray[Any]:
+    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any) -> Any:
         """See `autotune.targets.Kernel`.
 
         The usual call is checked by compiled code, which computes nothing unless all is well.
@@ -71,7 +70,7 @@ class HostKernel:
             and len(inputs) == self._inputs
             and scalars.keys() <= self._defaults.keys()
         ):
-            values = {**self._defaults, **(scalars if out is not None else _reals(scalars))}
+            values = {**self._defaults, **(scalars if out is not None else self._typed(scalars))}
             if out is not None or not self._problem.defined.reads_output(values):
                 made = np.empty(self._shape, self._dtype) if out is None else out
                 if self._direct(*self._ordered(inputs, made), *values.values()):
@@ -82,21 +81,30 @@ class HostKernel:
         """The operands in the operation's order."""
         return (*inputs[: self._position], out, *inputs[self._position :])
 
+    def _typed(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
+        return typed(self._problem.defined, scalars)
+
     def _call_carefully(
-        self,
-        inputs: Sequence[Any],
-        out: NDArray[Any] | None,
-        scalars: Mapping[str, Any],
-        stream: Any,
-    ) -> NDArray[Any]:
+        self, inputs: Sequence[Any], out: Any, scalars: Mapping[str, Any], stream: Any
+    ) -> Any:
         """Call with any operands: errors name those that do not fit, others are copied."""
         if stream is not None:
             raise OperandError(f"a cpu kernel takes no stream, got {stream!r:.80}")
-        check_call(self._problem.defined, inputs, scalars)
-        values = {**self._defaults, **_reals(scalars)}
-        made = check_operands(self._problem, inputs, out, values)
-        self._raw(*self._ordered(inputs, made), *values.values())
-        return made
+        defined = self._problem.defined
+        check_call(defined, inputs, scalars)
+        values = {**self._defaults, **self._typed(scalars)}
+        arrays = check_operands(self._problem, inputs, out, values)
+        self._raw(*arrays, *values.values())
+        return self._results(arrays)
+
+    def _results(self, arrays: Sequence[NDArray[Any]]) -> Any:
+        """The output, or a tuple of several."""
+        found = [
+            array if operand.shape else array.reshape(())
+            for operand, array in zip(self._problem.defined.operands, arrays, strict=True)
+            if operand.written
+        ]
+        return found[0] if len(found) == 1 else tuple(found)
 
     def replace_when_called(self, other: Callable[[], HostKernel]) -> None:
         """Let the next call, and all after it, do what another kernel does."""
@@ -109,6 +117,31 @@ class HostKernel:
             self._raw(*arguments)
 
         self._raw, self._direct = computes, _never
+
+
+class HostOutputs(HostKernel):
+    """The same with several outputs, with one that is a number, or with one in place."""
+
+    def __call__(self, *inputs: Any, out: Any = None, stream: Any = None, **scalars: Any) -> Any:
+        """See `HostKernel`."""
+        defined = self._problem.defined
+        if (
+            out is None
+            and stream is None
+            and len(inputs) == self._inputs
+            and scalars.keys() <= self._defaults.keys()
+        ):
+            given = iter(inputs)
+            arrays = [
+                next(given)
+                if operand.read or not operand.written
+                else np.empty(stored.shape, ELEMENTS[stored.dtype].numpy)
+                for operand, stored in zip(defined.operands, self._problem.operands, strict=True)
+            ]
+            values = {**self._defaults, **self._typed(scalars)}
+            if self._direct(*arrays, *values.values()):
+                return self._results(arrays)
+        return self._call_carefully(inputs, out, scalars, stream)
 
 
 class HostProduct(HostKernel):
@@ -125,7 +158,7 @@ class HostProduct(HostKernel):
         alpha: float = 1.0,
         beta: float = 0.0,
         stream: Any = None,
-    ) -> NDArray[Any]:
+    ) -> Any:
         """See `autotune.targets.Kernel`."""
         if stream is None and (out is not None or (type(beta) in _PLAIN and beta == 0)):
             c = np.empty(self._shape, self._dtype) if out is None else out
@@ -140,8 +173,13 @@ def bound_kernel(
     direct: Callable[..., bool] | None = None,
 ) -> HostKernel:
     """A kernel of a problem, called as its operation is; arguments are those of `HostKernel`."""
-    is_product = isinstance(problem.defined, MatrixOperation)
-    return (HostProduct if is_product else HostKernel)(problem, raw, direct)
+    defined = problem.defined
+    kind = HostKernel
+    if isinstance(defined, MatrixOperation):
+        kind = HostProduct
+    elif len(defined.outputs) > 1 or defined.in_place or not defined.output.shape:
+        kind = HostOutputs
+    return kind(problem, raw, direct)
 
 
 class NumpyKernel:
@@ -159,14 +197,22 @@ class NumpyKernel:
         count = len(self._defined.operands)
         operands = {name: values[name] for name in self._names[:count]}
         scalars = {name: values[name] for name in self._names[count:]}
-        out = operands[self._defined.output.name]
+        outputs = [operands[each.name] for each in self._defined.outputs]
+        out = outputs[0]
         named = self._problem.named(operands)
         if self._defined.result == GEMM.result:
             _multiply(named["A"], named["B"], out, scalars["alpha"], scalars["beta"])
             return
         if not self._defined.reads_output(scalars):
-            named[self._defined.output.name] = np.zeros_like(out)
-        out[...] = self._defined.result.evaluate({**named, **scalars})
+            made = (each.name for each in self._defined.outputs if not each.read)
+            named |= {name: np.zeros_like(operands[name]) for name in made}
+        result = self._defined.result
+        if isinstance(result, Formula):
+            out[...] = result.evaluate({**named, **scalars})
+            return
+        results = result.evaluate_all({**named, **scalars}, len(outputs))
+        for array, found in zip(outputs, results, strict=True):
+            array[...] = found
 
     def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
         """A call on these operands with scalars at their defaults, for timing."""
@@ -236,10 +282,6 @@ def _after_fork_in_child() -> None:
 
 
 session.at_fork(child=_after_fork_in_child)
-
-
-def _reals(scalars: Mapping[str, Any]) -> dict[str, float]:
-    return {name: real(name, scalar) for name, scalar in scalars.items()}
 
 
 def _never(*arguments: object) -> bool:

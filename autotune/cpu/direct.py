@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.core import session
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.paths import data_dir
 from autotune.families.modules import load_module
 from autotune.operations.parts import Kind
@@ -84,11 +84,11 @@ def _caller(kernel: CpuKernel, programs: ProgramCache) -> _Caller | None:
     program = kernel.program
     if program.layout != program.kernel_layout or not kernel.reentrant:
         return None
-    dtype = np.dtype(program.dtype)
+    dtypes = [np.dtype(each.dtype or program.dtype) for each in program.defined.operands]
     address = _address(kernel.entry, program)
-    if address is None or not _arrays_are_legible(dtype):
+    if address is None or not all(map(_arrays_are_legible, dtypes)):
         return None
-    kinds = (np.ndarray, dtype, *_NUMBERS)
+    kinds = (np.ndarray, *dtypes, *_NUMBERS)
     constants = (kernel.threads, *map(id, kinds), *program.runtime)
     return _Caller(load_module(write_call(program, programs)), address, constants)
 
@@ -124,24 +124,29 @@ def _call_key(names: Mapping[str, Any]) -> object:
 
 def _names(program: CpuProgram) -> dict[str, Any]:
     defined = program.defined
+    types = defined.scalar_types(program.dtype)
     return {
         "dtype": program.dtype,
-        "itemsize": DTYPES[program.dtype].itemsize,
         "runtime": len(program.runtime),
         "threaded": program.threads > 1,
-        "sizes": [name.lower() for name in defined.sizes],
+        "sizes": [defined.spelled(name) for name in defined.sizes],
         "operands": [
             {
                 "name": operand.name.lower(),
-                "dimensions": len(operand.shape),
+                "dimensions": len(operand.shape) or 1,
+                "itemsize": ELEMENTS[operand.dtype or program.dtype].itemsize,
                 "written": operand.written,
                 "packed": operand.name in defined.packed,
             }
             for operand in defined.operands
         ],
         "scalars": [name for name, _ in defined.scalars],
+        "integers": [name for name, _ in defined.integers],
         "numbers": len(_NUMBERS),
-        "entry": [(argument.kind.value, argument.name) for argument in defined.arguments],
+        "entry": [
+            (argument.kind.value, argument.name, types.get(argument.name, ""))
+            for argument in defined.arguments
+        ],
     }
 
 
@@ -181,8 +186,11 @@ def _new_function() -> Any:
 def _address(entry: Any, program: CpuProgram) -> int | None:
     """Address of an entry's compiled function, if it has the arguments of all entries."""
     compiled = list(getattr(entry, "overloads", {}).values())
-    types = {Kind.SCALAR: program.dtype, Kind.ADDRESS: "uint64"}
-    wanted = [types.get(argument.kind, "int64") for argument in program.defined.arguments]
+    scalars = program.defined.scalar_types(program.dtype)
+    wanted = [
+        "uint64" if argument.kind is Kind.ADDRESS else scalars.get(argument.name, "int64")
+        for argument in program.defined.arguments
+    ]
     wanted += ["int64"] * len(program.runtime)
     if [str(variant.signature) for variant in compiled] != [f"({', '.join(wanted)}) -> none"]:
         return None

@@ -210,7 +210,7 @@ class CpuKernel:
         self.reentrant = True
         defined = program.defined
         self._count = len(defined.operands)
-        self._output = defined.operands.index(defined.output)
+        self._outputs = [defined.operands.index(each) for each in defined.outputs]
         self._packed = [operand.name in defined.packed for operand in defined.operands]
         # Layouts are those of the first operands, where the operation leaves that open.
         layouts = zip(program.layout, program.kernel_layout, strict=True)
@@ -227,9 +227,10 @@ class CpuKernel:
         """Store the result in the operand that is written; operands come first, then scalars."""
         arrays = self._plain(arguments[: self._count])
         self._enter(*self._arguments(arrays, arguments[self._count :]))
-        out = arguments[self._output]
-        if arrays[self._output] is not out:
-            out[...] = arrays[self._output]
+        for place in self._outputs:
+            out = arguments[place]
+            if arrays[place] is not out:
+                out[...] = arrays[place]
 
     def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
         """A call on these operands, for timing: the kernel with as little beside it as can be.
@@ -247,8 +248,9 @@ class CpuKernel:
     ) -> tuple[float, ...]:
         """Arguments of the entry, for operands whose rows are contiguous."""
         defined = self.program.defined
+        number = {name: int for name, _ in defined.integers}
         values = {
-            name: float(default if value is None else value)
+            name: number.get(name, float)(default if value is None else value)
             for (name, default), value in itertools.zip_longest(defined.scalars, scalars)
         }
         for operand, array in zip(defined.operands, arrays, strict=True):
@@ -265,7 +267,7 @@ class CpuKernel:
             )
         ]
         sizes = defined.sizes_of(shapes)
-        values.update((name.lower(), sizes[name]) for name in defined.sizes)
+        values.update((defined.spelled(name), sizes[name]) for name in defined.sizes)
         named = (values[argument.name] for argument in defined.arguments)
         return (*named, *self.program.runtime)
 

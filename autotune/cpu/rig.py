@@ -110,8 +110,8 @@ def measurement_worker(
 
 def _operand_bytes(problem: Problem) -> int:
     """About what a problem's operands take, with the references in double precision."""
-    output = next(operand for operand in problem.operands if operand.written)
-    return (problem.traffic // problem.itemsize + 2 * math.prod(output.shape)) * 16
+    written = sum(math.prod(each.shape) for each in problem.operands if each.written)
+    return (problem.traffic // problem.itemsize + 2 * written) * 16
 
 
 class CpuRig:
@@ -172,7 +172,8 @@ class CpuRig:
     def bench(self, check: Check, call: Callable[[], object]) -> ClockedBench:
         """A call that is timed, once the threads of others have settled."""
         poke = Poke(check.case, check.problem, check, call, self._rng)
-        return ClockedBench(check, call, self._pause_s, poke)
+        in_place = self.problem.defined.in_place
+        return ClockedBench(check, call, self._pause_s, poke, in_place=in_place)
 
     def redraw(self, seed: int) -> None:
         """Draw all operands afresh, unless they are of this seed already."""

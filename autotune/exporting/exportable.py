@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES, ELEMENTS
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
 from autotune.operations.accuracy import Tolerance
+from autotune.operations.contents import full_references
 from autotune.operations.formula import Formula
 from autotune.operations.parts import Argument, Kind, operand_arguments
 from autotune.operations.problem import multiplies
-from autotune.operations.references import FullReference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -239,7 +239,7 @@ def drawn(number: int, array: Array) -> Matrix:
     x *= np.uint32(0xC2B2AE35)
     x ^= x >> 16
     values = (x >> 8) / 2.0**23 - 1
-    return values.astype(DTYPES[array.dtype].numpy).reshape(array.shape)
+    return values.astype(ELEMENTS[array.dtype].numpy).reshape(array.shape)
 
 
 def expected(problem: Problem, accuracy: str) -> bytes:
@@ -255,7 +255,7 @@ def expected(problem: Problem, accuracy: str) -> bytes:
     """
     operands = {array.name: drawn(number, array) for number, array in enumerate(problem.operands)}
     values = {**problem.named(operands), **checked_scalars(problem.defined)}
-    reference = FullReference.of_formula(problem.defined.result, values)
+    reference = full_references(problem, values)[problem.defined.output.name]
     tolerance = Tolerance.of(accuracy, problem.dtype, problem.product_sizes, problem.out_dtype)
     allowed = reference.allowed(tolerance)
     count = reference.expected.size
@@ -284,6 +284,27 @@ class Program:
 
     configuration: Configuration
     source: Source
+
+
+def check_exportable(operation: Operation) -> None:
+    """Refuse an operation whose calls the files of no format make.
+
+    Raises:
+        InputError: the message says what it is about the operation.
+    """
+    output = operation.output
+    reason = None
+    if len(operation.outputs) > 1:
+        reason = f"several outputs, {', '.join(each.name for each in operation.outputs)}"
+    elif operation.in_place or not output.shape:
+        reason = f"{output.name}, which is {'in place' if output.shape else 'a single number'}"
+    elif operation.integers or any(len(each.shape) > 3 or each.dtype for each in operation.inputs):
+        reason = "integers among scalars or types of their own among operands"
+    if reason is not None:
+        raise InputError(
+            f"export writes calls of one array of floating elements, and {operation.name} has "
+            f"{reason}: take its source from autotune emit"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +342,7 @@ class Exportable:
     def names(self) -> dict[str, Any]:
         """Names in templates of exported files, whatever the target."""
         problem, record, defined = self.problem, self.record, self.problem.defined
-        operand = DTYPES[problem.dtype]
+        operand = ELEMENTS[problem.dtype]
         return {
             "name": self.name,
             "entry": problem.operation,
@@ -331,7 +352,7 @@ class Exportable:
             "call": ExportedCall.of(problem),
             "checked": checked_scalars(defined),
             "operand": operand,
-            "result": DTYPES[problem.result_dtype],
+            "result": ELEMENTS[problem.result_dtype],
             "scalar": operand.accumulated,
             "tolerance": Tolerance.of(
                 self.family.accuracy,

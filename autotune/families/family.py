@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration, Value
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
 from autotune.operations.formula import Formula
@@ -200,7 +200,7 @@ class KernelFamily:
 
     def results(self, dtype: str) -> tuple[str, ...]:
         """The element types that results of operands of a dtype may have, their own first."""
-        own, sums = DTYPES[dtype].result, DTYPES[dtype].accumulation
+        own, sums = ELEMENTS[dtype].result, ELEMENTS[dtype].accumulation
         return (own, sums) if sums != own and sums in self.out_dtypes else (own,)
 
     def unsupported(self, problem: Problem) -> str | None:

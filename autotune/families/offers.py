@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.paths import data_dir
 from autotune.core.suggestions import did_you_mean
 from autotune.operations.problem import ACCURACIES
@@ -21,9 +21,9 @@ _REASONS = 3
 
 
 def dtypes_of(families: Iterable[KernelFamily]) -> list[str]:
-    """The dtypes that at least one family handles, in the order of `DTYPES`."""
+    """The dtypes that at least one family handles, in the order of `ELEMENTS`."""
     offered = {dtype for family in families for dtype in family.dtypes}
-    return [dtype for dtype in DTYPES if dtype in offered]
+    return [dtype for dtype in ELEMENTS if dtype in offered]
 
 
 def accuracies_of(families: Iterable[KernelFamily]) -> list[str]:
@@ -45,7 +45,7 @@ def unoffered(
     targets = sorted({family.target for family in families})
     where = f"{families[0].operation} on {' and '.join(targets)}"
     for name, wanted, offered, known in (
-        ("dtype", dtype, dtypes_of(families), [*DTYPES]),
+        ("dtype", dtype, dtypes_of(families), [*ELEMENTS]),
         ("accuracy", accuracy, accuracies_of(families), [*ACCURACIES]),
     ):
         if wanted is not None and wanted not in offered:

@@ -16,7 +16,7 @@ from autotune.operations.epilogue import epilogue_of
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
-from autotune.operations.python_reference import PythonReference
+from autotune.operations.python_reference import PythonFunction, PythonReference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 OPERATION_FILE = "operation.toml"
 """Name of the file."""
 
-_ROLES = ("in", "out")
+_ROLES = ("in", "out", "inout")
 _MOST_CASES = 64
 _MOST_ARGUMENTS = 40
 _REFERENCE = re.compile(r"([A-Za-z_]\w*\.py):([A-Za-z_]\w*)", re.ASCII)
@@ -42,6 +42,7 @@ def read_operation(top: Table) -> Operation:
             message names the file, the key, and what was expected.
     """
     scalars, baselines = top.table("scalars", {}), top.table("baseline", {})
+    within = top.table("tolerance", {})
     try:
         operation = Operation(
             name=top.name("operation"),
@@ -49,7 +50,7 @@ def read_operation(top: Table) -> Operation:
             operands=tuple(_operands(top.table("operands"))),
             result=_result(top),
             flops=top.text("flops"),
-            scalars=tuple((name, _number(scalars, name)) for name in scalars),
+            scalars=tuple((name, _number(scalars, name)[0]) for name in scalars),
             summary=top.text("summary"),
             baselines=tuple((target, baselines.text(target)) for target in baselines),
             entry=_texts(top, "entry") if "entry" in top else (),
@@ -57,6 +58,12 @@ def read_operation(top: Table) -> Operation:
             product=top.text("product") if "product" in top else "",
             finite=top.flag("finite"),
             layouts=top.flag("layouts"),
+            integers=tuple(
+                (name, dtype) for name in scalars if (dtype := _number(scalars, name)[1])
+            ),
+            content=_function(top, "inputs"),
+            tolerances=tuple((name, _number(within, name)[0]) for name in within),
+            accept=_function(top, "accept"),
         )
         epilogue_of(operation)
         if "cases" in top:
@@ -66,7 +73,7 @@ def read_operation(top: Table) -> Operation:
         raise
     except InputError as error:
         raise FamilyError(f"{top.path}: {error}") from error
-    for table in (scalars, baselines, top):
+    for table in (scalars, baselines, within, top):
         table.close()
     return operation
 
@@ -98,10 +105,7 @@ def product_files(folder: Path) -> Mapping[Path, Operation]:
 
 
 def _result(top: Table) -> Formula | PythonReference:
-    """The value of the output: a formula, or a function in a file beside this one.
-
-    The function is found by reading; nothing is executed before a kernel is verified.
-    """
+    """The value of the output: a formula, or a function in a file beside this one."""
     if "reference" not in top:
         try:
             return Formula(top.text("result"))
@@ -109,14 +113,26 @@ def _result(top: Table) -> Formula | PythonReference:
             top.fail("result", f"must say what the output becomes: {error}")
     if "result" in top:
         top.fail("reference", "must be left out where result is there: either says it all")
-    match = _REFERENCE.fullmatch(top.text("reference"))
+    function = _function(top, "reference")
+    assert function is not None
+    return PythonReference(function.function, function.source)
+
+
+def _function(top: Table, key: str) -> PythonFunction | None:
+    """A function in a file beside this one; None where the key is left out.
+
+    It is found by reading; nothing is executed before a kernel is verified.
+    """
+    if key not in top:
+        return None
+    match = _REFERENCE.fullmatch(top.text(key))
     if match is None:
-        top.fail("reference", 'must be like "reference.py:function", a file beside this one')
+        top.fail(key, 'must be like "reference.py:function", a file beside this one')
     path = top.path.parent / match[1]
     try:
-        return PythonReference(match[2], read_regular(path, LARGEST_FILE).decode("utf-8"))
+        return PythonFunction(match[2], read_regular(path, LARGEST_FILE).decode("utf-8"))
     except (OSError, UnicodeDecodeError, ExpressionError) as error:
-        top.fail("reference", f"must be a function in {path}: {error}")
+        top.fail(key, f"must be a function in {path}: {error}")
 
 
 def _operands(table: Table) -> Iterator[Operand]:
@@ -125,11 +141,12 @@ def _operands(table: Table) -> Iterator[Operand]:
         role = entry.choice("role", _ROLES) if "role" in entry else _ROLES[0]
         yield Operand(
             name,
-            _texts(entry, "shape"),
-            written=role == "out",
+            _texts(entry, "shape") if "shape" in entry else (),
+            written=role != "in",
             dtype=entry.text("dtype") if "dtype" in entry else "",
             most=entry.text("most") if "most" in entry else "",
             ascending=entry.flag("ascending"),
+            read=role == "inout",
         )
         entry.close()
 
@@ -141,8 +158,15 @@ def _texts(table: Table, key: str, most: int = 16) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _number(table: Table, key: str) -> float:
+def _number(table: Table, key: str) -> tuple[float, str]:
+    """A number, or a table with that and its type, of integers: ``{ default, dtype }``."""
     value: Any = table.value(key)
+    if isinstance(value, dict):
+        entry = table.table(key)
+        dtype = entry.choice("dtype", ("int32", "int64"))
+        default = entry.whole("default", -(2**48))
+        entry.close()
+        return default, dtype
     if type(value) not in (int, float):
         table.fail(key, f"must be a number, got {shown(value)}")
-    return float(value)
+    return float(value), ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import symtable
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import FamilyError
 from autotune.core.printable import shown
 from autotune.families.epilogue_text import NUMBA_NAME, EpilogueText, emitted_names
@@ -23,14 +24,14 @@ if TYPE_CHECKING:
 
 def numba_arguments(operation: Operation) -> list[tuple[str, str]]:
     """Name and Numba type of each argument of an entry."""
-    names = emitted_names(operation, NUMBA_NAME)
+    names, whole = emitted_names(operation, NUMBA_NAME), dict(operation.integers)
 
     def argument(each: Argument) -> tuple[str, str]:
         match each.kind:
             case Kind.ADDRESS:
                 return f"{names[each.name]}_address", "uintp"
             case Kind.SCALAR:
-                return names[each.name], "{dtype}"
+                return names[each.name], whole.get(each.name, "{dtype}")
         return names[each.name], "int64"
 
     return [argument(each) for each in operation.arguments]
@@ -50,7 +51,8 @@ def numba_names(
     """
     arguments = numba_arguments(family.defined)
     arguments += [(name, "int64") for name in family.runtime_parameters]
-    types = ", ".join(kind.format(dtype=dtype) for _, kind in arguments)
+    scalar = ELEMENTS[dtype].accumulation
+    types = ", ".join(kind.format(dtype=scalar) for _, kind in arguments)
     return {
         "signature": f"void({types})",
         "arguments": ", ".join(name for name, _ in arguments),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.configuration import Configuration
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, USUAL_DTYPES
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, ELEMENTS, USUAL_DTYPES
 from autotune.core.printable import shown
 from autotune.core.toml_table import Table
 from autotune.families.family import KernelFamily
@@ -20,6 +20,7 @@ from autotune.families.scope import Scope
 from autotune.operations.problem import (
     ACCURACIES,
     LAYOUTS,
+    MatrixOperation,
     element_sizes,
 )
 from autotune.space import Expression, Restriction, TunableParameter
@@ -59,6 +60,7 @@ def read_body(head: Heading) -> KernelFamily:
     """
     top, language, defined = head.parts[0], head.language, head.defined
     tuned = read_tuned(head.parts, defined, head.target, language)
+    known = DTYPES if isinstance(defined, MatrixOperation) else ELEMENTS
     local, restrictions = None, tuned.restrictions
     if language.local:
         local = read_local(top, language, tuned.scope)
@@ -71,7 +73,7 @@ def read_body(head: Heading) -> KernelFamily:
         template=head.template,
         accuracy=top.choice("accuracy", ACCURACIES),
         summary=top.text("summary"),
-        dtypes=top.choices("dtypes", DTYPES, USUAL_DTYPES),
+        dtypes=top.choices("dtypes", known, USUAL_DTYPES),
         out_dtypes=top.choices("out_dtypes", DTYPES, ()) if "out_dtypes" in top else (),
         layouts=top.choices("layouts", LAYOUTS, _DEFAULT_LAYOUTS),
         parameters=tuned.parameters,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autotune.core.configuration import Configuration, Value
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
+from autotune.core.dtypes import DEFAULT_DTYPE, ELEMENTS
 from autotune.core.errors import FamilyError, ProblemError
 from autotune.core.printable import shown
 from autotune.families.banner import banner
@@ -101,7 +101,7 @@ def render(
             not one that may be part of source text.
     """
     _declared("dtype", dtype, family.dtypes, family)
-    result = out_dtype or DTYPES[dtype].result
+    result = out_dtype or ELEMENTS[dtype].result
     _declared("out_dtype", result, family.results(dtype), family)
     _declared("layout", layout, family.layouts, family)
     runtime = family.runtime_parameters

@@ -311,6 +311,7 @@ class ClockedBench:
         call: the call.
         pause_s: how long what others did before is left to end.
         poke: changes single elements of the operands between timed calls.
+        in_place: whether a call changes what the next one reads: that is restored before each.
     """
 
     def __init__(
@@ -319,11 +320,14 @@ class ClockedBench:
         call: Callable[[], object],
         pause_s: float = 0.0,
         poke: Poke | None = None,
+        *,
+        in_place: bool = False,
     ) -> None:
         self._operands = operands
         self._call = call
         self._pause_s = pause_s
         self._poke = poke
+        self._restore = operands.prepare if in_place else None
 
     @property
     def contents(self) -> int:
@@ -337,7 +341,7 @@ class ClockedBench:
     def once(self) -> float:
         """Prepare and call: seconds of the call."""
         self._operands.prepare()
-        return self.again()
+        return timed(self._call)
 
     def settle(self) -> float:
         """Pause, then call."""
@@ -347,11 +351,13 @@ class ClockedBench:
 
     def again(self) -> float:
         """Seconds of one more call."""
+        if self._restore is not None:
+            self._restore()
         return timed(self._call)
 
     def series(self, expected_s: float, stop: Stop) -> Series:
         """Time calls; see `time_calls`."""
-        return time_calls(self._call, expected_s, stop, poke=self._poke)
+        return time_calls(self._call, expected_s, stop, poke=self._poke, restore=self._restore)
 
     def judge(self, accuracy: str) -> Verdict:
         """Judge memory and result."""

@@ -141,25 +141,29 @@ def time_calls(
     stop: Stop,
     *,
     poke: Poke | None = None,
+    restore: Callable[[], None] | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Series:
     """Time a call that has been warmed up, until it is enough.
 
-    What the clock hardly sees is timed again, twice as often.
+    What the clock hardly sees is timed again, twice as often, unless operands are restored.
 
     Args:
         call: the call.
         expected_s: about how long it takes.
         stop: when it is enough; of this series alone.
         poke: changes operands before some of the samples; its own time does not count in any.
+        restore: puts back what a call has changed in place, before every call.
         clock: in nanoseconds.
     """
-    batch = max(1, math.ceil(BATCH_S / max(expected_s, 1e-9)))
+    batch = 1 if restore else max(1, math.ceil(BATCH_S / max(expected_s, 1e-9)))
     samples: list[float] = []
     start = clock()
     poking = Poking(poke)
     while True:
         poking.begin(len(samples), expected_s)
+        if restore is not None:
+            restore()
         before = clock()
         for _ in range(batch):
             call()
@@ -167,7 +171,7 @@ def time_calls(
         poking.end((now - start) / 1e9)
         span_s = max(now - before, 1) / 1e9
         elapsed_s = (now - start) / 1e9
-        if span_s < BATCH_S / 2 and elapsed_s < stop.deadline_s:
+        if span_s < BATCH_S / 2 and elapsed_s < stop.deadline_s and restore is None:
             # Something held up the call that told what to expect, or the clock is coarse.
             batch *= 2
             samples.clear()

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import InputError
 
 _Factor: TypeAlias = Callable[[float, tuple[int, ...]], float]
@@ -257,10 +257,10 @@ class Tolerance:
         known = ACCURACIES[accuracy]
         if known.products and len(sizes) != 3:
             raise InputError(f"accuracy {accuracy} is for matrix products: use ieee")
-        sums = DTYPES[dtype].accumulated
-        if sums.kind == "integer":
+        sums = ELEMENTS[dtype].accumulated
+        if sums.kind in ("integer", "boolean"):
             return cls(0.0)
-        result = DTYPES[out_dtype or DTYPES[dtype].result]
+        result = ELEMENTS[out_dtype or ELEMENTS[dtype].result]
         rounding, absolute = 0.0, 0.0
         if result is not sums:
             rounding, absolute = result.unit_roundoff, result.smallest / 2

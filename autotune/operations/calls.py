@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import OperandError, OperandTypeError
 from autotune.core.printable import shown
 
@@ -56,9 +58,29 @@ def check_unread(operation: Operation, scalars: Mapping[str, float]) -> None:
     raise OperandError(f"{operation.name} reads what out holds: pass out=")
 
 
-def out_overlaps(name: str) -> OperandError:
-    """The error of an output that shares an element with an input."""
-    return OperandError(f"out overlaps {name} in memory: pass a separate array as out")
+def outputs_of_call(operation: Operation, out: Any) -> list[Any]:
+    """The outputs that a call is given, None for those to allocate; in place there are others.
+
+    Args:
+        operation: what is computed.
+        out: None, the only output, or one for each.
+
+    Raises:
+        OperandError: there are others, or too few.
+    """
+    made = [each.name for each in operation.outputs if not each.read]
+    if out is None:
+        return [None] * len(made)
+    given = [out] if len(made) == 1 else out
+    if not isinstance(given, (list, tuple)) or len(given) != len(made):
+        must = f"the outputs {', '.join(made)}" if made else "left out: it changes in place"
+        raise OperandError(f"out of {operation.name} must be {must}, got {type(out).__name__}")
+    return [*given]
+
+
+def out_overlaps(name: str, out: str = "out") -> OperandError:
+    """The error of an output that shares an element with another operand."""
+    return OperandError(f"{out} overlaps {name} in memory: pass a separate array as {out}")
 
 
 def number(name: str, value: Any, wanted: str = "a number") -> Any:
@@ -87,6 +109,37 @@ def number(name: str, value: Any, wanted: str = "a number") -> Any:
         return held
     given = f"an array of shape {shape}" if shape else shown(value)
     raise OperandTypeError(f"{name} must be {wanted}, got {given}: pass one of Python or NumPy")
+
+
+def typed(operation: Operation, scalars: Mapping[str, Any]) -> dict[str, Any]:
+    """Scalars of a call as kernels take them: real numbers, or integers.
+
+    Raises:
+        OperandTypeError: one is something else.
+        OperandError: one does not fit.
+    """
+    whole = dict(operation.integers)
+    return {
+        name: integer(name, value, whole[name]) if name in whole else real(name, value)
+        for name, value in scalars.items()
+    }
+
+
+def integer(name: str, value: Any, dtype: str) -> int:
+    """A scalar of an integer type.
+
+    Raises:
+        OperandTypeError: it is no integer.
+        OperandError: it is too large.
+    """
+    try:
+        found = operator.index(number(name, value, "an integer"))
+    except TypeError as error:
+        raise OperandTypeError(f"{name} must be an integer, got {shown(value)}") from error
+    limit = 2 ** (8 * ELEMENTS[dtype].itemsize - 1)
+    if not -limit <= found < limit:
+        raise OperandError(f"{name} must be an integer that {dtype} holds, got {shown(value)}")
+    return found
 
 
 def is_complex(held: object) -> bool:

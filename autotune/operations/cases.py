@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
+from autotune.core.dtypes import DEFAULT_DTYPE, ELEMENTS
 from autotune.core.errors import InputError
 from autotune.operations.accuracy import ACCURACIES
 from autotune.operations.formula import Formula
@@ -111,9 +111,12 @@ class Case:
         A fraction becomes the next integer away from zero.
         """
         values = {**dict(operation.scalars), **dict(self.scalars)}
-        if DTYPES[dtype].kind == "floating":
-            return values
-        return {name: int(math.copysign(math.ceil(abs(x)), x)) for name, x in values.items()}
+        whole = dict(operation.integers)
+        exact = ELEMENTS[dtype].accumulated.kind != "floating"
+        return {
+            name: int(math.copysign(math.ceil(abs(x)), x)) if exact or name in whole else x
+            for name, x in values.items()
+        }
 
 
 SPECIAL = "special"
@@ -191,7 +194,7 @@ def hard_cases(problem: Problem, accuracy: str) -> tuple[Case, ...]:
     promising = ACCURACIES[accuracy]
     if promising.promise is None or not multiplies(problem.defined):
         return ()
-    if DTYPES[problem.dtype].accumulated.name != problem.dtype:
+    if ELEMENTS[problem.dtype].accumulated.name != problem.dtype:
         return ()
     kinds = [kind for kind in DRAWS if promising.subnormal or kind != SUBNORMAL]
     scalars = {"alpha": -1.5, "beta": 0.5}
@@ -225,7 +228,7 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
 
     Those are the smallest cases whose operands all have `_SOME` elements, one of padded rows and
     one of others, or those that come closest; none where the operation is of finite numbers alone,
-    or of triangles, or operands are integers.
+    or of triangles, or its user makes the operands, or none that is read is of floating type.
 
     Args:
         problem: its own sizes do not matter.
@@ -240,8 +243,14 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
     by_padding: dict[bool, list[Case]] = {}
     result = problem.defined.result
     masked = isinstance(result, Formula) and result.is_masked
-    integers = DTYPES[problem.dtype].kind == "integer"
-    for case in () if problem.defined.finite or masked or integers else cases:
+    floating = any(
+        ELEMENTS[each.dtype].kind in ("floating", "complex")
+        for each in problem.operands
+        if each.read or not each.written
+    )
+    defined = problem.defined
+    none = defined.finite or masked or not floating or defined.content is not None
+    for case in () if none else cases:
         by_padding.setdefault(case.padding > 0, []).append(case)
     return tuple(min(alike, key=size).drawn_from(SPECIAL) for alike in by_padding.values())
 
@@ -289,6 +298,8 @@ def _made(problem: Problem, shapes: tuple[tuple[int, ...], ...]) -> tuple[Case, 
             for place, name in enumerate(names)
             if (value := _SCALARS[(number + 3 * place) % len(_SCALARS)]) is not None
         }
+        for name in dict(problem.defined.integers).keys() & scalars.keys():
+            scalars[name] = dict(problem.defined.scalars)[name] + 1
         if not _has(problem, shape):
             continue
         cases.append(

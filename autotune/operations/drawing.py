@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.dtypes import DTYPES, ELEMENTS
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import InputError
 from autotune.operations.cases import SPECIAL
 from autotune.operations.parts import Array
@@ -62,11 +62,19 @@ def random_elements(
         large: whether elements of `SPECIAL` operands may be large.
         terms: products of integers that are summed, at most: so many fit.
     """
-    row = DTYPES[dtype]
+    row = ELEMENTS[dtype]
     if row.kind == "integer":
         sums = 8 * row.accumulated.itemsize - 3  # a scalar may double them
         limit = min(math.isqrt(2**sums // terms), int(np.iinfo(row.numpy).max))
-        return rng.integers(-limit, limit, shape, row.numpy, endpoint=True)
+        least = max(-limit, int(np.iinfo(row.numpy).min))
+        return rng.integers(least, max(limit, 1), shape, row.numpy, endpoint=True)
+    if row.kind == "boolean":
+        return rng.integers(2, size=shape).astype(row.numpy)
+    if row.kind == "complex":
+        real, imaginary = (
+            random_elements(rng, shape, distribution, row.accumulation, large) for _ in range(2)
+        )
+        return np.asarray((real + 1j * imaginary.astype(np.float64)).astype(row.numpy))
     if math.prod(shape) > MANY and distribution != SPECIAL:
         numbers = random_elements(rng, (_NUMBERS,), distribution, dtype, large)
         drawn = np.empty(math.prod(shape), row.numpy)
@@ -99,7 +107,7 @@ def _check_varied(dtype: str) -> None:
     Raises:
         InputError: they do.
     """
-    drawn = np.linspace(-1, 1, 64)[1:-1].astype(DTYPES[dtype].numpy)
+    drawn = np.linspace(-1, 1, 64)[1:-1].astype(ELEMENTS[dtype].numpy)
     if (drawn == drawn[0]).all():
         raise InputError(
             f"operands of {dtype} cannot be verified: random elements are all {drawn[0]}"

@@ -35,7 +35,7 @@ class GuardedArray:
     Guards hold NaNs, so that reading them shows in the result and writing them shows in `damage`.
 
     Args:
-        shape: of the array, 1 to 3 dimensions; the last is contiguous.
+        shape: of the array; the last dimension is contiguous.
         dtype: of its elements.
         padding: guard elements after every row, and after every matrix of several.
         shift: elements that it begins behind the place where large arrays do: kernels must not
@@ -51,26 +51,30 @@ class GuardedArray:
     ) -> None:
         row = ELEMENTS[dtype]
         itemsize = row.itemsize
-        self._poison = row.word.poison
-        guard = GUARD_BYTES // itemsize
+        self._poison = self._spoilt = row.word.poison
+        self._exact = row.kind in ("integer", "boolean")
+        units = -(-itemsize // 8)  # words of an element
         strides = strides_of(shape, padding)
-        count = shape[0] * strides[0]
+        count = shape[0] * strides[0] * units
+        guard = GUARD_BYTES * units // itemsize
         offset = LINE_OFFSET + shift * itemsize
-        self._pages = _Pages(offset + (count + 2 * guard) * itemsize)
-        self.words = self._pages.words(f"u{itemsize}", count + 2 * guard, offset)
+        self._pages = _Pages(offset + (count + 2 * guard) * itemsize // units)
+        self.words = self._pages.words(f"u{itemsize // units}", count + 2 * guard, offset)
         self._before = self.words[:guard]
         self._after = self.words[guard + count :]
         body = self.words[guard : guard + count]
-        self._bits = np.lib.stride_tricks.as_strided(
-            body, shape, [stride * itemsize for stride in strides]
-        )
+        steps = [stride * itemsize for stride in strides]
+        wide = ((*shape, units), [*steps, itemsize // units]) if units > 1 else (shape, steps)
+        self._bits = np.lib.stride_tricks.as_strided(body, *wide)
         self._body = body
         self._between = np.empty(0, np.intp)
         if padding:
-            inside = np.zeros(count, bool)
-            np.lib.stride_tricks.as_strided(inside, shape, strides)[...] = True
+            inside = np.zeros(body.shape, bool)
+            steps = [stride * units for stride in strides]
+            wide = ((*shape, units), [*steps, 1]) if units > 1 else (shape, steps)
+            np.lib.stride_tricks.as_strided(inside, *wide)[...] = True
             self._between = np.flatnonzero(~inside)
-        self.array: Matrix = self._bits.view(row.numpy)
+        self.array: Matrix = self._bits.view(row.numpy).reshape(shape)
         self.poison()
 
     def poison(self) -> None:
@@ -78,12 +82,13 @@ class GuardedArray:
         self.words.fill(self._poison)
 
     def spoil(self, place: tuple[int, ...]) -> None:
-        """Put into one element of the array what guards hold."""
-        self._bits[place] = self._poison
+        """Put into one element what guards hold; of integers, what it does not hold now."""
+        self._spoilt = ~self._bits[place] if self._exact else self._poison
+        self._bits[place] = self._spoilt
 
     def spoilt(self, place: tuple[int, ...]) -> bool:
         """Return whether an element holds that."""
-        return bool(self._bits[place] == self._poison)
+        return bool(np.all(self._bits[place] == self._spoilt))
 
     def seal(self) -> None:
         """From now on a write to it or its guards, by whomever, ends the process (SIGSEGV)."""
@@ -104,14 +109,22 @@ class GuardedArray:
         """The array as integers, of which equal ones are equal, NaN or not."""
         return self._bits
 
-    @property
-    def unwritten(self) -> int:
-        """The number of elements that still hold what `poison` left."""
-        return int(np.count_nonzero(self._bits == self._poison))
+    def unwritten(self, expected: Matrix | None = None) -> int:
+        """The number of elements that still hold what `poison` left.
+
+        Args:
+            expected: what is to be there; an integer may be what `poison` leaves.
+        """
+        left = self._bits == self._poison
+        if self._exact and expected is not None:
+            with np.errstate(all="ignore"):
+                wanted = expected.astype(self.array.dtype)
+            left &= wanted.view(self._bits.dtype) != self._poison
+        return int(np.count_nonzero(left))
 
     def same_as(self, values: Matrix) -> bool:
         """Return whether the array holds exactly `values`."""
-        return np.array_equal(self._bits, values.view(self._bits.dtype))
+        return np.array_equal(self._bits, values.view(self._bits.dtype).reshape(self._bits.shape))
 
     def damage(self) -> str | None:
         """The guard zone that was written, or None."""
@@ -130,7 +143,7 @@ def strides_of(shape: tuple[int, ...], padding: int = 0) -> tuple[int, ...]:
     """Elements from one to the next along every dimension, where rows are so far apart.
 
     Args:
-        shape: 1 to 3 dimensions.
+        shape: one dimension at least.
         padding: elements after every row, and after every matrix of several.
     """
     strides = [1]

@@ -162,8 +162,9 @@ def norms(matrix: Matrix, axis: int) -> NDArray[np.float64]:
 
 def norm_of_errors(values: Matrix, expected: Matrix) -> float | None:
     """Norm of the errors, relative to that of what is expected; None where that is no number."""
+    wide = np.complex128 if values.dtype.kind == "c" else np.float64
     with np.errstate(all="ignore"):
-        norm = np.linalg.norm(values.astype(np.float64, copy=False) - expected)
+        norm = np.linalg.norm(values.astype(wide, copy=False) - expected)
         relative = float(norm / np.linalg.norm(expected))
     return relative if math.isfinite(relative) else None
 

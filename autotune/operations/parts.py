@@ -6,7 +6,7 @@ import functools
 import keyword
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -14,17 +14,23 @@ from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import ExpressionError, InputError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.space import Expression
+from autotune.space import Expression, UndefinedError
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
-_MOST = 8  # sizes, operands, scalars
-_RESERVED = frozenset(
-    {
-        *("t", "itemsize", "acc_itemsize", "out", "stream", "self", "layout"),
-        # A problem's key has its sizes beside these.
-        *("operation", "dtype", "out_dtype", "accuracy", "threads", "formula"),
-    }
-)
+_MOST = 16  # sizes, operands, scalars
+_DIMENSIONS = 5
+_RESERVED: Mapping[str, frozenset[str]] = {
+    # A problem's key has its sizes beside others.
+    "sizes": frozenset(
+        {
+            *("t", "itemsize", "acc_itemsize", "operation", "dtype", "out_dtype"),
+            *("accuracy", "threads", "layout", "formula"),
+        }
+    ),
+    "operands": frozenset({"t"}),
+    "scalars": frozenset({"t", "out", "stream", "self"}),
+}
+"""Names that calls, sources or expressions have for something else."""
 _KEYWORDS = """
 alignas alignof asm auto bitand bitor bool case catch char compl concept const const_cast
 consteval constexpr constinit decltype default delete do double dynamic_cast enum explicit
@@ -42,12 +48,15 @@ class Operand:
 
     Attributes:
         name: what formulas call it.
-        shape: expressions over the operation's sizes, one for each dimension, 1 to 3.
+        shape: expressions over the operation's sizes, one for each dimension, 1 to 5; none for a
+            single number that is written.
         written: whether it is what the operation computes.
         dtype: element type; empty for that of the problem.
         most: an expression over the sizes: elements, of an integer type, are from 0 to that; empty
             where they are drawn as others are.
         ascending: whether none of those is less than the one before.
+        read: whether what it holds before matters too, where it is written: it is given at a call
+            as the inputs are, and changed in place.
     """
 
     name: str
@@ -56,25 +65,33 @@ class Operand:
     dtype: str = ""
     most: str = ""
     ascending: bool = False
+    read: bool = False
 
-    def check_elements(self, sizes: set[str]) -> None:
-        """Refuse an element type, or bounds of elements, that there cannot be.
+    def check(self, sizes: set[str]) -> None:
+        """Refuse a shape, a type or bounds of elements that there cannot be.
 
         Raises:
             InputError: the message begins with the operand's name.
         """
-        if self.dtype and self.dtype not in ELEMENTS:
-            raise InputError(must_be(f"operands.{self.name}.dtype", self.dtype, ELEMENTS))
-        if self.most:
-            check_expression(f"operands.{self.name}.most", self.most, sizes)
-        if bool(self.most) > (bool(self.dtype) and ELEMENTS[self.dtype].kind == "integer"):
+        name = f"operands.{self.name}"
+        least = 0 if self.written and not self.read else 1
+        if not least <= len(self.shape) <= _DIMENSIONS:
             raise InputError(
-                f"operands.{self.name}.most must be left out: it is for a dtype of integers"
+                f"{name}.shape must have {least} to {_DIMENSIONS} dimensions, got "
+                f"{len(self.shape)}"
             )
+        for text in self.shape:
+            check_expression(f"{name}.shape", text, sizes)
+        if self.dtype and self.dtype not in ELEMENTS:
+            raise InputError(must_be(f"{name}.dtype", self.dtype, ELEMENTS))
+        if self.most:
+            check_expression(f"{name}.most", self.most, sizes)
+        if bool(self.most) > (bool(self.dtype) and ELEMENTS[self.dtype].kind == "integer"):
+            raise InputError(f"{name}.most must be left out: it is for a dtype of integers")
         if self.ascending and (not self.most or len(self.shape) != 1):
             raise InputError(
-                f"operands.{self.name}.ascending must be left out: it is for one dimension of "
-                "integers with a most"
+                f"{name}.ascending must be left out: it is for one dimension of integers with a "
+                "most"
             )
 
 
@@ -90,6 +107,7 @@ class Array:
         packed: whether its rows follow each other: kernels are not told how far apart they are.
         most: the largest element of integers that are bounded; None for others.
         ascending: whether none of those is less than the one before.
+        read: whether it is written in place of what it held.
     """
 
     name: str
@@ -99,6 +117,7 @@ class Array:
     packed: bool = False
     most: int | None = None
     ascending: bool = False
+    read: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -145,9 +164,19 @@ def parsed(text: str) -> Expression:
 
 
 def check_names(
-    sizes: Sequence[str], operands: Sequence[Operand], scalars: Sequence[tuple[str, float]]
+    sizes: Sequence[str],
+    operands: Sequence[Operand],
+    scalars: Sequence[tuple[str, float]],
+    *,
+    small: bool,
 ) -> None:
     """Refuse names that formulas, sources or calls could not tell apart.
+
+    Args:
+        sizes: names of sizes.
+        operands: the operands.
+        scalars: names and defaults of scalars.
+        small: whether sources call all of them by small letters.
 
     Raises:
         InputError: the message begins with what the name is of.
@@ -157,7 +186,7 @@ def check_names(
         "operands": tuple(each.name for each in operands),
         "scalars": tuple(name for name, _ in scalars),
     }
-    seen: dict[str, tuple[str, str]] = {}
+    seen: dict[str, str] = {}
     for key, names in groups.items():
         if len(names) > _MOST or (not names and key != "scalars"):
             raise InputError(f"{key} must be one to {_MOST}, got {len(names)}")
@@ -165,19 +194,21 @@ def check_names(
             if not isinstance(name, str) or not _NAME.fullmatch(name):
                 raise InputError(f"{key} must have names like M or alpha, got {shown(name)}")
             lower = name.lower()
-            if keyword.iskeyword(lower) or lower in _RESERVED:
+            if keyword.iskeyword(lower) or lower in _RESERVED[key]:
                 raise InputError(
                     f"{key} must not be called {name!r}, which calls and sources have for "
                     f"something else: call it {name + '_'!r}, say"
                 )
             check_no_keyword(key, name)
-            if lower in seen:
-                other, of = seen[lower]
-                apart = "" if other == name else ": capitals tell no names apart in sources"
-                raise InputError(
-                    f"{key} must not repeat {name!r}, {other!r} in {of} already{apart}"
-                )
-            seen[lower] = name, key
+            # Sizes have capitals of their own where something else has their small letters.
+            for other, of in seen.items():
+                alike = small or other == name or of == key or "sizes" not in (of, key)
+                if alike and other.lower() == lower:
+                    apart = "" if other == name else ": capitals tell no names apart in sources"
+                    raise InputError(
+                        f"{key} must not repeat {name!r}, {other!r} in {of} already{apart}"
+                    )
+            seen[name] = key
     for name, default in scalars:
         if name != name.lower() or not math.isfinite(default):
             raise InputError(f"scalars.{name} must be a finite number, its name in lower case")
@@ -246,13 +277,53 @@ def operand_arguments(
 
     Args:
         name: the operand's.
-        dimensions: how many it has, 1 to 3; the last one is contiguous.
+        dimensions: how many it has, up to 5; the last one is contiguous.
         written: whether the kernel writes it.
         dtype: its element type; empty for that of the problem.
     """
     lower = name.lower()
     strides = (
+        Argument(f"{lower}_stride3", Kind.BATCH),
+        Argument(f"{lower}_stride2", Kind.BATCH),
         Argument(f"{lower}_stride", Kind.BATCH),
         Argument(f"ld{lower}", Kind.LEADING),
     )
-    return (Argument(lower, Kind.ADDRESS, written, dtype), *strides[3 - dimensions :])
+    apart = max(0, dimensions - 1)
+    return (Argument(lower, Kind.ADDRESS, written, dtype), *strides[len(strides) - apart :])
+
+
+_FAR = 5040
+"""A size where expressions are linear that have a least or largest value, a multiple of much."""
+
+
+def solved(text: str, extent: int | None, known: Mapping[str, int]) -> tuple[str, int] | None:
+    """The size that an operand's extent says: its name and value.
+
+    Args:
+        text: an expression over sizes, of which one is not known and comes in linearly.
+        extent: what it stands for; None for what it is at a size of `_FAR`.
+        known: the others.
+
+    Returns:
+        None where it says no size, or none that is whole and at least 1.
+    """
+    expression = parsed(text)
+    unknown = expression.names - known.keys()
+    if len(unknown) != 1:
+        return None
+    (name,) = unknown
+
+    def at(value: int) -> float:
+        try:
+            found = expression.evaluate({**known, name: value})
+        except UndefinedError:
+            return math.nan
+        return math.nan if isinstance(found, str) else found
+
+    first, step = at(_FAR), (at(3 * _FAR) - at(_FAR)) / (2 * _FAR)
+    if math.isnan(step) or step == 0:
+        return None
+    wanted = first if extent is None else extent
+    value = round(_FAR + (wanted - first) / step)
+    near = [each for each in (value - 1, value, value + 1) if at(each) == wanted]
+    return (name, value) if value >= 1 and near == [value] else None

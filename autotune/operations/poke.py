@@ -14,7 +14,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.operations.cases import Case
 from autotune.operations.problem import Problem, multiplies
 
@@ -77,7 +77,8 @@ class Poke:
         self._told = case.told(problem.defined.sizes)
         self._problem = problem
         self._scalars = case.scalars_of(problem.defined, problem.dtype)
-        self._reads_output = problem.defined.reads_output(self._scalars)
+        defined = problem.defined
+        self._reads_output = defined.in_place or defined.reads_output(self._scalars)
         self._memory = memory
         self._call = call
         self._rng = rng
@@ -138,7 +139,7 @@ class Poke:
 
     def _step(self, old: float, terms: int) -> float:
         """A change of a factor's element that shows in a sum of so many terms, and fits."""
-        if DTYPES[self._problem.dtype].kind == "integer":  # nothing is rounded
+        if ELEMENTS[self._problem.dtype].kind == "integer":  # nothing is rounded
             return 1 if old < 0 else -1
         return math.sqrt(terms) + 2
 

@@ -1,4 +1,4 @@
-"""References in Python: a function over NumPy arrays that says what an output becomes."""
+"""Functions in Python: of NumPy arrays, that say what outputs become, and others of a user's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import functools
 import hashlib
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,11 +17,8 @@ from autotune.core.errors import ExpressionError
 
 
 @dataclass(frozen=True, slots=True)
-class PythonReference:
-    """The output of an operation, by a function of its operands and scalars.
-
-    Its text is parsed to learn what it takes, and run only to compute: to verify a kernel, or to
-    time NumPy beside it. It has the methods of `Formula`.
+class PythonFunction:
+    """A function of a user's, by its text, which is parsed to learn what it takes.
 
     Attributes:
         function: its name.
@@ -31,6 +28,8 @@ class PythonReference:
         ExpressionError: the source is no Python, has no such function, or that takes anything but
             plain arguments.
     """
+
+    what: ClassVar[str] = "function"
 
     function: str
     source: str
@@ -47,12 +46,46 @@ class PythonReference:
     @property
     def head(self) -> str:
         """The function and what it takes."""
-        return f"{self.function}({', '.join(_taken(self.source, self.function))})"
+        return f"{self.function}({', '.join(self.taken)})"
+
+    @property
+    def taken(self) -> tuple[str, ...]:
+        """The names that it takes, in order."""
+        return _taken(self.source, self.function)
 
     @property
     def names(self) -> frozenset[str]:
-        """The operands and scalars that it takes."""
-        return frozenset(_taken(self.source, self.function))
+        """The names that it takes."""
+        return frozenset(self.taken)
+
+    def call(self, values: Mapping[str, Any]) -> Any:
+        """Call it.
+
+        Args:
+            values: of every name that it takes, and of others.
+
+        Raises:
+            ExpressionError: it raised something.
+        """
+        given = {name: _read_only(values[name]) for name in self.taken}
+        try:
+            with np.errstate(all="ignore"):
+                return _loaded(self.source, self.function)(**given)
+        except Exception as error:  # whatever a user's function may raise
+            raise ExpressionError(
+                f"{self.what} {self.function!r} fails: {type(error).__name__}: {error}"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PythonReference(PythonFunction):
+    """The outputs of an operation, by a function of its operands and scalars.
+
+    It is run only to compute: to verify a kernel, or to time NumPy beside it. It has the methods
+    of `Formula`. Of several outputs it gives a tuple, in their order.
+    """
+
+    what: ClassVar[str] = "reference"
 
     def factors_of(self, name: str) -> tuple[frozenset[str], ...]:
         """For each place of a name, the names that multiply it there: none are known."""
@@ -67,46 +100,64 @@ class PythonReference:
         Raises:
             ExpressionError: the function raised something, or gave no array of numbers.
         """
-        given = {name: _read_only(values[name]) for name in self.names}
-        try:
-            with np.errstate(all="ignore"):
-                result = np.asarray(_loaded(self.source, self.function)(**given))
-        except Exception as error:  # whatever a user's function may raise
-            raise ExpressionError(
-                f"reference {self.function!r} fails: {type(error).__name__}: {error}"
-            ) from error
-        if result.dtype.kind not in "fiub":
-            raise ExpressionError(
-                f"reference {self.function!r} must give an array of numbers, got {result.dtype}"
-            )
-        return result
+        return self.evaluate_all(values, 1)[0]
 
-    def magnitude(self, values: Mapping[str, Any]) -> Any:
-        """The magnitude that rounding errors are relative to.
+    def evaluate_all(self, values: Mapping[str, Any], count: int) -> tuple[Any, ...]:
+        """Evaluate so many outputs; as `evaluate`."""
+        given = self.call(values)
+        results = (given,) if count == 1 and not isinstance(given, tuple) else given
+        if not isinstance(results, (tuple, list)) or len(results) != count:
+            raise ExpressionError(
+                f"reference {self.function!r} must give {count} array{'s' * (count > 1)}, one for "
+                f"each output, got {type(given).__name__}"
+            )
+        arrays = tuple(map(np.asarray, results))
+        for array in arrays:
+            if array.dtype.kind not in "fiubc":
+                raise ExpressionError(
+                    f"reference {self.function!r} must give an array of numbers, got {array.dtype}"
+                )
+        return arrays
+
+    def magnitudes(self, values: Mapping[str, Any], results: Sequence[Any]) -> tuple[Any, ...]:
+        """The magnitudes that rounding errors of the outputs are relative to.
 
         Nothing is known of what is added up inside. Where all is sums of products, the function of
         absolute values is what a formula would say; terms that cancel leave the result, or its
         root mean square, whichever is larger. Where they do not cancel, one running sum of n terms
         is off by a multiple of sqrt(n) u of the result (Higham and Mary, as for `Tolerance.of`),
         and n may be any dimension of an operand: the 16 eps of class `ieee` become sqrt(n) eps of
-        it there, if that is more.
+        it there, if that is more. Integers, which may be places, stay as they are.
 
         Args:
             values: of every name that it takes, an array or a number.
+            results: what `evaluate_all` gave for them.
 
         Raises:
             ExpressionError: as `evaluate`.
         """
-        result = np.abs(self.evaluate(values).astype(np.float64))
-        plain = {name: np.abs(value) for name, value in values.items()}
-        terms = np.abs(self.evaluate(plain).astype(np.float64))
-        known = result[np.isfinite(result)]
-        typical = float(np.sqrt(np.mean(np.square(known)))) if known.size else 0.0
-        if terms.shape != result.shape:
-            terms = result
-        terms = np.where(np.isfinite(terms), terms, result)
+        plain = {
+            name: np.abs(value) if np.asarray(value).dtype.kind in "fc" else value
+            for name, value in values.items()
+        }
         longest = max((size for each in values.values() for size in np.shape(each)), default=1)
-        return np.maximum(terms, np.maximum(result, typical) * max(1.0, math.sqrt(longest) / 16))
+        grown = max(1.0, math.sqrt(longest) / 16)
+        terms = self.evaluate_all(plain, len(results))
+        return tuple(
+            _magnitude(np.abs(result), np.abs(term), grown)
+            for result, term in zip(results, terms, strict=True)
+        )
+
+
+def _magnitude(result: Any, terms: Any, grown: float) -> Any:
+    """The largest of what terms come to, and the result and its root mean square, as grown."""
+    result, terms = result.astype(np.float64), terms.astype(np.float64)
+    known = result[np.isfinite(result)]
+    typical = float(np.sqrt(np.mean(np.square(known)))) if known.size else 0.0
+    if terms.shape != result.shape:
+        terms = result
+    terms = np.where(np.isfinite(terms), terms, result)
+    return np.maximum(terms, np.maximum(result, typical) * grown)
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.core.dtypes import DTYPES
-from autotune.core.errors import ExpressionError, InputError
 from autotune.operations.accuracy import Relative, Tolerance
-from autotune.operations.cases import Case
-from autotune.operations.drawing import bounded_integers, random_elements
-from autotune.operations.formula import Formula
-from autotune.operations.hard import draw, norm_of_errors, norms, twofold_product
-from autotune.operations.problem import Problem, multiplies
-from autotune.operations.python_reference import PythonReference
+from autotune.operations.hard import norm_of_errors, norms
 from autotune.operations.sums import Sums, blocks, multiplication, product
 
 Matrix: TypeAlias = NDArray[Any]
 
-FULL_PRODUCTS = 2**31
-"""Multiplications up to which every element is compared; beyond, rows, columns and an identity."""
-
-FULL_ELEMENTS = 2**24
-"""Elements of C up to which a float64 copy of it is kept."""
-
-_APART = 32
-"""Columns of which one is compared, of products of stacks where not every element is."""
-
 SAMPLES = 8
 """Rows and columns compared exactly where not every element is."""
-
-_SHORT = 64
-"""Terms of a sum one of which may be much larger than others."""
 
 VECTORS = 16
 """Random vectors of the identity: a fault that one of them misses half the time passes all with
@@ -56,13 +36,15 @@ class Deviation:
         expected: what it should be.
         norm: Frobenius norm of the errors, relative to that of the result, of all elements or of
             sampled rows; None where it is not known.
+        name: the output that it is of.
     """
 
     error: float
     place: tuple[int, ...] | None = None
-    found: float = math.nan
-    expected: float = math.nan
+    found: complex = math.nan
+    expected: complex = math.nan
     norm: float | None = None
+    name: str = ""
 
 
 def largest_deviation(
@@ -75,12 +57,15 @@ def largest_deviation(
 
     Args:
         values: what was computed.
-        expected: what it should be, in float64.
+        expected: what it should be, in float64, complex128 or integers.
         allowed: how far each element may be off.
     """
-    numbers = values.astype(np.float64, copy=False)
+    wide = np.complex128 if values.dtype.kind == "c" else np.float64
+    numbers = values.astype(wide, copy=False)
     with np.errstate(all="ignore"):
         error = np.abs(numbers - expected)
+        if values.dtype.kind in "iub":  # of which float64 does not tell all apart
+            error = np.where(values == expected, 0.0, np.maximum(error, 1.0))
         # Where nothing may be off nothing is, as above the diagonal of a triangle.
         exact = (allowed == 0) & (error == 0)
         relative = np.divide(error, allowed, out=error)
@@ -89,7 +74,7 @@ def largest_deviation(
         if largest <= 1:
             return Deviation(largest)
         # What the type cannot hold as a number is compared as it holds it.
-        stored = expected.astype(values.dtype).astype(np.float64)
+        stored = expected.astype(values.dtype).astype(wide)
         beyond = ~np.isfinite(stored)
         same = beyond & ((stored == numbers) | np.isnan(stored) & np.isnan(numbers))
         relative[beyond & ~(relative <= 1)] = np.inf
@@ -97,97 +82,10 @@ def largest_deviation(
         relative[same | ~beyond & np.isnan(allowed) & np.isfinite(numbers)] = 0
     worst = np.where(np.isnan(relative), np.inf, relative).argmax()
     place = tuple(map(int, np.unravel_index(worst, relative.shape)))
-    return Deviation(float(relative[place]), place, float(numbers[place]), float(expected[place]))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """Random operands of a case, and what comes of them.
-
-    Attributes:
-        inputs: as stored, by name.
-        before: the output before the call; None where it must not be read.
-        reference: what the output must be after it.
-    """
-
-    inputs: Mapping[str, Matrix]
-    before: Matrix | None
-    reference: FullReference | SampledReference
-
-    @classmethod
-    def of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:
-        """Draw operands and compute, in float64, what the operation makes of them.
-
-        Args:
-            case: sizes, scalars and distribution.
-            problem: operation, dtype and layout; its own sizes do not matter.
-            rng: draws the operands.
-
-        Raises:
-            InputError: elements of a type come out equal, which shows nothing.
-        """
-        if not case.special:
-            with np.errstate(all="ignore"):
-                return cls._of(case, problem, rng)
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
-            warnings.simplefilter("ignore")  # of NaN and infinity
-            try:
-                return cls._of(case, problem, rng)
-            except ExpressionError:  # a function that takes finite numbers alone
-                return cls._of(case.drawn_from("uniform"), problem, rng)
-
-    @classmethod
-    def _of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:
-        here = problem.with_sizes(*case.sizes)
-        defined = problem.defined
-        scalars = case.scalars_of(defined, problem.dtype)
-        # In a long sum a large term drowns the rest, of which tensor cores cut off too much then.
-        large = multiplies(defined) and case.sizes[1] <= _SHORT
-        if case.hard:
-            m, n, k = case.sizes
-            factors = draw(rng, case.distribution, (m, n, k), DTYPES[problem.dtype].numpy)
-            turned = problem.named(dict(zip("AB", factors, strict=True)))
-            inputs = {name: np.ascontiguousarray(each) for name, each in turned.items()}
-        else:
-            inputs = {
-                each.name: random_elements(
-                    rng, each.shape, case.distribution, each.dtype, large, max(case.sizes)
-                )
-                if each.most is None
-                else bounded_integers(rng, each, case.distribution)
-                for each in here.operands
-                if not each.written
-            }
-        output = next(each for each in here.operands if each.written)
-        before = None
-        if defined.reads_output(scalars):
-            before = random_elements(rng, output.shape, case.distribution, output.dtype, large)
-        named = problem.named(inputs)
-        if not multiplies(defined):
-            # No rows or identity stand for all of it: it is computed whole, or some columns are.
-            known = np.zeros(output.shape) if before is None else before
-            columns, shape = None, output.shape
-            if defined.layouts and not (
-                here.flops <= 2 * FULL_PRODUCTS and math.prod(shape) <= FULL_ELEMENTS
-            ):
-                columns = _spread(shape[-1], rng)
-                named["B"], known = named["B"][..., columns], known[..., columns]
-                shape = known.shape
-            values = {**named, output.name: known, **scalars}
-            whole = FullReference.of_formula(defined.result, values, columns)
-            if whole.expected.shape != shape:
-                raise InputError(
-                    f"{defined.result.text} must give the shape {shape} of {output.name} "
-                    f"at {case}, and gives {whole.expected.shape}"
-                )
-            return cls(inputs, before, whole)
-        factors, alpha, beta = (named["A"], named["B"]), scalars["alpha"], scalars["beta"]
-        if math.prod(case.sizes) <= FULL_PRODUCTS and math.prod(output.shape) <= FULL_ELEMENTS:
-            # Of float32 operands float64 holds every product.
-            multiply = twofold_product if case.hard and problem.dtype == "float64" else None
-            reference = FullReference.of_product(*factors, before, alpha, beta, multiply)
-            return cls(inputs, before, reference)
-        return cls(inputs, before, SampledReference(*factors, before, alpha, beta, rng))
+    number = complex if values.dtype.kind == "c" else float
+    return Deviation(
+        float(relative[place]), place, number(numbers[place]), number(expected[place])
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -218,11 +116,13 @@ class FullReference:
     """Every element, against what float64 gives.
 
     Attributes:
-        expected: what the output should be, in float64.
+        expected: what the output should be, in float64, complex128 or integers.
         scale: S; of a product |alpha| |A| |B| + |beta| |C0|.
         largest: the largest element of `scale`.
         norms: what larger scales are made of; None where operands are not multiplied alone.
         columns: those of the output that are compared; None compares all.
+        tolerance: the user's own: relative to an element or the root mean square of all, whichever
+            is larger; of integers how far they may be off. None where none was given.
     """
 
     def __init__(
@@ -231,12 +131,14 @@ class FullReference:
         scale: Matrix,
         norms: Norms | None = None,
         columns: NDArray[np.int64] | None = None,
+        tolerance: float | None = None,
     ) -> None:
         self.columns = columns
         self.expected = expected
         self.scale = scale
         self.largest = float(np.max(scale, initial=0.0, where=np.isfinite(scale)))
         self.norms = norms
+        self.tolerance = tolerance
 
     @classmethod
     def of_product(
@@ -280,23 +182,6 @@ class FullReference:
             scale += abs(beta) * np.abs(before)
         return cls(expected, scale, Norms(abs(alpha) * sums.rows, sums.columns, c, beta))
 
-    @classmethod
-    def of_formula(
-        cls,
-        formula: Formula | PythonReference,
-        values: Mapping[str, Any],
-        columns: NDArray[np.int64] | None = None,
-    ) -> FullReference:
-        """That of a formula, or of a function of Python.
-
-        Args:
-            formula: what the output becomes.
-            values: of operands and scalars.
-            columns: of the output that they are of; None says that they are all.
-        """
-        exact = {name: np.asarray(value).astype(np.float64) for name, value in values.items()}
-        return cls(formula.evaluate(exact), formula.magnitude(exact), columns=columns)
-
     def error(self, c: Matrix, tolerance: Tolerance) -> float:
         """The largest error relative to `tolerance`; NaN where the output wrongly is NaN."""
         return self.worst(c, tolerance).error
@@ -308,7 +193,9 @@ class FullReference:
         there.
         """
         values = c if self.columns is None else c[..., self.columns]
-        found = largest_deviation(values, self.expected, self.allowed(tolerance))
+        exact = c.dtype.kind in "iub"
+        most = np.full(values.shape, self.tolerance or 0.0) if exact else self.allowed(tolerance)
+        found = largest_deviation(values, self.expected, most)
         norm = norm_of_errors(values, self.expected)
         if self.columns is None or found.place is None:
             return replace(found, norm=norm)
@@ -317,6 +204,11 @@ class FullReference:
 
     def allowed(self, tolerance: Tolerance) -> Matrix:
         """The error that each element may have."""
+        if self.tolerance is not None:
+            sizes = np.abs(self.expected)
+            known = sizes[np.isfinite(sizes)]
+            typical = math.sqrt(np.mean(np.square(known))) if known.size else 0.0
+            return np.asarray(self.tolerance * np.maximum(sizes, typical))
         return tolerance.allowed(self.relative_to(tolerance.relative), self.expected)
 
     def relative_to(self, relative: Relative) -> Matrix | float:
@@ -427,13 +319,6 @@ def _placed(
     row, column = found.place
     row = row if rows is None else int(rows[row])
     return replace(found, place=(row, column if columns is None else int(columns[column])))
-
-
-def _spread(count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """One of every `_APART` of `count` indices, the first and the last among them."""
-    starts = np.arange(0, count, _APART)
-    inner = starts + rng.integers(0, np.minimum(_APART, count - starts))
-    return np.unique(np.concatenate([[0, count - 1], inner]))
 
 
 def _pick(count: int, rng: np.random.Generator) -> NDArray[np.int64]:

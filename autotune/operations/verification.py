@@ -7,6 +7,7 @@ here.
 
 from __future__ import annotations
 
+import functools
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -17,11 +18,11 @@ import numpy as np
 
 from autotune.operations.accuracy import ACCURACIES, Tolerance
 from autotune.operations.cases import Case
+from autotune.operations.contents import Drawn
 from autotune.operations.guarded import GuardedArray
-from autotune.operations.parts import Array
 from autotune.operations.poke import Place
 from autotune.operations.problem import Problem, multiplies
-from autotune.operations.references import Deviation, Drawn, Matrix
+from autotune.operations.references import Deviation, Matrix
 
 Kernel: TypeAlias = Callable[..., object]
 
@@ -54,18 +55,16 @@ def find_flaw(
     problem: Problem,
     damage: Mapping[str, str | None],
     modified: Mapping[str, bool],
-    unwritten: int,
-    output: Array,
+    unwritten: Mapping[str, int],
 ) -> Verdict | None:
     """The flaw of the memory that a kernel leaves, or None.
 
     Args:
         case: what was computed.
-        problem: its operation.
+        problem: the problem at its sizes.
         damage: which guard zone of each operand was written, by its name; None where none was.
         modified: whether an input was.
-        unwritten: elements of the output that still hold what guard zones hold.
-        output: the operand that is written.
+        unwritten: elements of each output that still hold what guard zones hold.
     """
     told = case.told(problem.defined.sizes)
     for name, place in damage.items():
@@ -74,25 +73,31 @@ def find_flaw(
     for name, changed in modified.items():
         if changed:
             return Verdict(math.inf, f"{told}: modified {name}, an input", damaged=True)
-    if unwritten:
-        return Verdict(
-            math.inf,
-            f"{told}: left {unwritten} of {math.prod(output.shape)} elements of {output.name} "
-            "unwritten, or computed them from memory that holds no operand",
-        )
+    for output in problem.operands:
+        if count := unwritten.get(output.name):
+            return Verdict(
+                math.inf,
+                f"{told}: left {count} of {math.prod(output.shape)} elements of {output.name} "
+                "unwritten, or computed them from memory that holds no operand",
+            )
     return None
 
 
-def tolerance_of(case: Case, problem: Problem, accuracy: str) -> Tolerance:
+def tolerance_of(
+    case: Case, problem: Problem, accuracy: str, dtype: str | None = None
+) -> Tolerance:
     """The distance that results may have from a case's reference.
 
     Args:
         case: what was computed.
         problem: its operation and types.
         accuracy: the accuracy class that the kernel promises.
+        dtype: of the output; None is the problem's usual one, and what is another is computed in.
     """
     sizes = problem.with_sizes(*case.sizes).product_sizes
-    types = problem.dtype, sizes, problem.out_dtype
+    types: tuple[str, tuple[int, ...], str | None] = problem.dtype, sizes, problem.out_dtype
+    if dtype not in (None, problem.result_dtype):
+        types = dtype, sizes, None
     return Tolerance.of(accuracy, *types, hard=case.hard)
 
 
@@ -112,17 +117,21 @@ def grade(case: Case, problem: Problem, accuracy: str, worst: Deviation) -> Verd
     # The NaN of a comparison with NaN is a fault without size.
     error = math.inf if math.isnan(worst.error) else worst.error
     told, said = case.told(problem.defined.sizes), f"error is {error:.3g} times what"
+    defined = problem.defined
+    output = worst.name or defined.output.name
+    allows = f"tolerance of {output}" if output in dict(defined.tolerances) else accuracy
+    said = "accept refused it" if defined.accept else f"{said} {allows} allows"
     if worst.place is None:
-        return Verdict(error, f"{told}: {said} {accuracy} allows", norm=worst.norm)
-    name = f"{problem.defined.output.name}[{', '.join(map(str, worst.place))}]"
+        return Verdict(error, f"{told}: {said}", norm=worst.norm)
+    name = f"{output}[{', '.join(map(str, worst.place))}]"
     found, expected = _unlike(worst.found, worst.expected)
-    reason = f"{told}: {name} is {found}, expected {expected} ({said} {accuracy} allows)"
+    reason = f"{told}: {name} is {found}, expected {expected} ({said})"
     if case.special and not multiplies(problem.defined):
         reason += "; if it is for finite operands alone, say finite = true"
     return Verdict(error, reason, norm=worst.norm)
 
 
-def _unlike(*numbers: float) -> tuple[str, ...]:
+def _unlike(*numbers: complex) -> tuple[str, ...]:
     """Numbers in as few digits as tell them apart."""
     for digits in (3, 6, 9, 17):
         texts = tuple(f"{number:.{digits}g}" for number in numbers)
@@ -149,7 +158,7 @@ class Check:
         case: what is computed.
         problem: the problem at the case's sizes.
         operands: the arrays, in the operation's order.
-        output: the one that is written.
+        output: the one that is written; the first of several.
     """
 
     def __init__(
@@ -163,7 +172,6 @@ class Check:
     ) -> None:
         self.case = case
         self.problem = problem.with_sizes(*case.sizes)
-        self._scalars = tuple(case.scalars_of(problem.defined, problem.dtype).values())
         self._cases = (case, *(case.drawn_from(each) for each in others))
         self._contents = [Drawn.of(each, problem, rng) for each in self._cases]
         self._turn = 0
@@ -176,11 +184,12 @@ class Check:
             )
             for each in self.problem.operands
         }
-        self._written = next(each for each in self.problem.operands if each.written)
-        self._out = self.guarded[self._written.name]
+        written = [each.name for each in self.problem.operands if each.written]
+        self._outs = {name: self.guarded[name] for name in written}
+        self._out = self._outs[written[0]]
         self.operands = tuple(each.array for each in self.guarded.values())
         self.output = self._out.array
-        self._known: dict[tuple[int, str, int], Verdict] = {}
+        self._known: dict[tuple[int, str, tuple[int, ...]], Verdict] = {}
         if sealed:
             for name in self._drawn.inputs:
                 self.guarded[name].seal()
@@ -194,7 +203,7 @@ class Check:
     @property
     def arguments(self) -> tuple[Any, ...]:
         """The arguments of a kernel: the operands, then the case's scalars."""
-        return (*self.operands, *self._scalars)
+        return (*self.operands, *self._drawn.scalars)
 
     def turn(self) -> None:
         """Write the next content into the inputs."""
@@ -225,10 +234,11 @@ class Check:
         return self._out.spoilt(place)
 
     def prepare(self) -> None:
-        """Put the output into its state before a call: NaNs, or its values where it is read."""
-        self._out.poison()
-        if self._drawn.before is not None:
-            self.output[...] = self._drawn.before
+        """Put outputs into their state before a call: NaNs, or what they hold if that is read."""
+        for name, out in self._outs.items():
+            out.poison()
+            if name in self._drawn.before:
+                out.array[...] = self._drawn.before[name]
 
     def judge(self, accuracy: str) -> Verdict:
         """Judge memory and result after a call that followed `prepare`.
@@ -241,13 +251,17 @@ class Check:
             name: not self.guarded[name].same_as(values)
             for name, values in self._drawn.inputs.items()
         }
-        flaw = find_flaw(
-            self.case, self.problem, damage, modified, self._out.unwritten, self._written
-        )
+        references = self._drawn.references
+        unwritten = {
+            name: out.unwritten(getattr(references[name], "expected", None))
+            for name, out in self._outs.items()
+        }
+        flaw = find_flaw(self.case, self.problem, damage, modified, unwritten)
         if flaw is not None:
             return flaw
-        worst = self._drawn.reference.worst(
-            self.output, tolerance_of(self.case, self.problem, accuracy)
+        outputs = {name: out.array for name, out in self._outs.items()}
+        worst = self._drawn.worst(
+            outputs, functools.partial(tolerance_of, self.case, self.problem, accuracy)
         )
         return grade(self.case, self.problem, accuracy, worst)
 
@@ -257,13 +271,10 @@ class Check:
         Args:
             accuracy: the accuracy class the kernel promises.
         """
-        bits = self._out.bits
-        known = (
-            self._turn,
-            accuracy,
-            zlib.crc32(bits.tobytes() if self.case.padding else bits.data),
-        )
-        if known in self._known and self._out.damage() is None:
+        every = [out.bits for out in self._outs.values()]
+        sums = (zlib.crc32(bits.tobytes() if self.case.padding else bits.data) for bits in every)
+        known = (self._turn, accuracy, tuple(sums))
+        if known in self._known and all(out.damage() is None for out in self._outs.values()):
             return self._known[known]
         verdict = self.judge(accuracy)
         if verdict.right:

@@ -13,19 +13,13 @@ from autotune.core import arguments
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.families.headers import with_headers
+from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
 from autotune.own.definition import Definition, raw
 from autotune.own.description import Description, Shape, Values
 from autotune.own.function_text import FunctionText, function_text
+from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
 from autotune.own.taking import KERNEL_MODULES, read_now
-from autotune.own.templates import (
-    CudaText,
-    check_arguments,
-    cuda_template,
-    cuda_text,
-    kernel_arguments,
-    numba_template,
-)
 from autotune.runtime.loading import check_place
 from autotune.targets.registry import LANGUAGES
 from autotune.tuning.settings import Run
@@ -45,13 +39,17 @@ def kernel(
     reference: str | Callable[..., Any],
     parameters: Mapping[str, Values],
     scalars: Mapping[str, float] | None = None,
-    restrictions: Sequence[str] | Mapping[str, str] = (),
+    inputs: Callable[..., Any] | None = None,
+    tolerance: float | Mapping[str, float] = 0.0,
+    accept: Callable[..., Any] | None = None,
+    restrictions: Any = (),
     derived: Mapping[str, str] | None = None,
     source: str | Path | None = None,
     template: str | Path | None = None,
     grid: Sequence[str] | None = None,
     block: Sequence[str] | None = None,
     shared_bytes: str = "0",
+    launch: Mapping[str, Any] | None = None,
     name: str | None = None,
     target: str | None = None,
     dtypes: Sequence[Any] = (),
@@ -86,21 +84,36 @@ def kernel(
     Args:
         function: what is decorated.
         operands: shapes of the inputs by name, in the order of a call: ``"MxN"``, or expressions
-            ``("M", "N + 1")``. Every size is a dimension of some operand.
-        out: name and shape of the one that is written.
-        reference: what that becomes: a formula (``"alpha * A @ x"``, see `Formula`), or a function
-            of NumPy arrays, run in float64 where kernels are verified.
+            ``("M", "N + 1")``; with a type of its own ``"int32[MxN]"``, or a table (`Shape`).
+            Every size is a dimension of some operand, or follows from one.
+        out: names and shapes of those that are written, ``()`` of a single number. One that is
+            among the operands too is changed in place.
+        reference: what they become: a formula (``"alpha * A @ x"``, see `Formula`), or a function
+            of NumPy arrays, run in float64 where kernels are verified; of several outputs it gives
+            a tuple.
         parameters: what is tuned: values by name, or tables with ``values``, and ``default``,
             ``summary`` or ``runtime``.
-        scalars: their defaults by name.
-        restrictions: expressions that must hold, over parameters, sizes and limits of the device;
-            a mapping gives each its reason.
+        scalars: their defaults by name; one of NumPy's integers is of that type.
+        inputs: a function that makes operands, and scalars, where random ones would not do: of
+            sizes, ``dtype`` and ``rng`` (a generator of NumPy's), as far as it takes them, it
+            gives a dictionary of arrays. Operands that it leaves out are drawn.
+        tolerance: how far outputs may be off, of all or by name: relative to an element or to the
+            root mean square of all, whichever is larger; of integers the difference itself. What
+            is not named follows from the type (`docs/own-kernel.md`).
+        accept: a function of what is expected and what was found, tuples where outputs are
+            several, that says whether that is right; nothing else is compared then.
+        restrictions: what must hold: expressions over parameters, sizes and limits of the device,
+            or functions of parameters by name, or of a dictionary of them, as lambdas; a mapping
+            gives each its reason.
         derived: names for expressions, to be used in others.
         source: CUDA C++: a path, or the text.
         template: a path, or the text.
         grid: thread blocks along x, y and z, expressions; on a GPU.
         block: threads of a block.
         shared_bytes: dynamic shared memory of a block.
+        launch: more of a launch: ``workspace_bytes``, of which the first ``zeroed_bytes`` are zero
+            when a call begins, and which kernels leave so; kernels that run ``before`` and
+            ``after``, with their own ``grid`` and ``block``; ``cluster``; ``spill_limit``, bytes.
         name: what it is called; None takes the function's own name.
         target: "cpu" or "cuda"; None follows from the rest.
         dtypes: element types that it is for; None takes those that the source leaves open.
@@ -131,11 +144,15 @@ def kernel(
         reference=reference,
         parameters=parameters,
         scalars={} if scalars is None else scalars,
+        inputs=inputs,
+        tolerance=tolerance,
+        accept=accept,
         restrictions=restrictions,
         derived={} if derived is None else derived,
         grid=grid,
         block=block,
         shared_bytes=shared_bytes,
+        launch={} if launch is None else launch,
         name=name,
         target=target,
         dtypes=dtypes,
@@ -196,7 +213,7 @@ def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Cal
     defined = definition.operation
     definition = definition.taking(
         [
-            *(each.lower() for each in defined.sizes),
+            *map(defined.spelled, defined.sizes),
             *(each for each, _ in defined.scalars),
             *(each.name.lower() for each in defined.operands),
         ]
@@ -206,14 +223,18 @@ def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Cal
 
 def _of_source(said: Description, text: CudaText) -> tuple[Definition, Callable[[], str]]:
     """A source of CUDA C++."""
-    definition = said.define(text.name, "cuda", "a source of CUDA C++", dtypes=text.dtypes())
+    dtypes, types = text.types(said.operands, said.out, said.scalars)
+    definition = said.define(text.name, "cuda", "a source of CUDA C++", dtypes=dtypes, types=types)
     for name, entry in definition.parameters.items():
         if entry.get("runtime"):
             raise InputError(
                 f"kernel {text.name}: parameters.{name} must not be runtime: parameters of a "
                 "source are macros"
             )
-    order = kernel_arguments(text, definition.operation, definition.dtypes)
+    further = () if definition.launch is None else definition.launch.kernels
+    workspace = definition.launch is not None and "workspace_bytes" in definition.launch.more
+    text = text.with_kernels(further)
+    order = kernel_arguments(text, definition.operation, definition.dtypes, workspace=workspace)
     definition = definition.taking(order)
     return definition, lambda: cuda_template(definition, text)
 

@@ -21,12 +21,13 @@ from autotune.core.toml_table import Table
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.reading import read_tuned
 from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand
 from autotune.operations.python_reference import PythonReference
-from autotune.own.taking import reference_module
+from autotune.own.taking import functions_module
 from autotune.targets.registry import LANGUAGES
 
 Plain: TypeAlias = "bool | int | float | str"
-Entry: TypeAlias = "Plain | Sequence[Plain] | Mapping[str, Entry]"
+Entry: TypeAlias = "Plain | Sequence[Entry] | Mapping[str, Entry]"
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r"}
@@ -145,6 +146,9 @@ def _check(folder: Path, content: Mapping[str, bytes]) -> None:
 
 REFERENCE_FILE = "reference.py"
 
+FUNCTIONS = ("reference", "inputs", "accept")
+"""What may be functions of the user's, in that file."""
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -154,11 +158,19 @@ class Grid:
         grid: thread blocks along x, y and z, expressions.
         block: threads of a block along x, y and z.
         shared_bytes: dynamic shared memory of a block.
+        more: further entries of the table, as `autotune.families.parts.Launch` has them.
     """
 
     grid: tuple[str, str, str]
     block: tuple[str, str, str]
     shared_bytes: str
+    more: Mapping[str, Entry]
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """The kernels that run before and after the main one."""
+        listed: Any = (*self.more.get("before", ()), *self.more.get("after", ()))  # type: ignore[misc]
+        return tuple(each["kernel"] for each in listed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +185,7 @@ class Definition:
         derived: names for expressions.
         dtypes: element types that it is for.
         launch: of a GPU kernel.
-        reference: the function that is the reference, where it is one.
+        functions: those of the user's that there are, by `FUNCTIONS`.
     """
 
     operation: Operation
@@ -183,7 +195,7 @@ class Definition:
     derived: Mapping[str, str]
     dtypes: tuple[str, ...]
     launch: Grid | None
-    reference: Callable[..., Any] | None
+    functions: Mapping[str, Callable[..., Any]]
 
     @property
     def name(self) -> str:
@@ -197,10 +209,10 @@ class Definition:
 
     @property
     def becomes(self) -> str:
-        """The formula of the output, in one line."""
+        """The formula of the outputs, in one line."""
         result = self.operation.result
         what = result.head if isinstance(result, PythonReference) else result.text
-        return f"{self.operation.output.name} = {what}"
+        return f"{', '.join(each.name for each in self.operation.outputs)} = {what}"
 
     @property
     def threads(self) -> bool:
@@ -248,9 +260,10 @@ class Definition:
         name = f"{self.name}{LANGUAGES[self.target].suffix}.j2"
         files = {f"{self.name}.toml": self._family(name), name: template}
         said = {"result": self.operation.result.text}
-        if self.reference is not None:
-            files[REFERENCE_FILE], text = reference_module(self.reference)
-            said = {"reference": f"{REFERENCE_FILE}:{text.name}"}
+        if self.functions:
+            files[REFERENCE_FILE], names = functions_module(self.functions)
+            functions = {key: f"{REFERENCE_FILE}:{name}" for key, name in names.items()}
+            said = functions if "reference" in functions else said | functions
         return {OPERATION_FILE: self._operation(said), **files}
 
     def _operation(self, said: Mapping[str, Entry]) -> str:
@@ -268,12 +281,18 @@ class Definition:
             top["finite"] = True
         if defined.takes:
             top["arguments"] = defined.takes
-        operands: dict[str, Entry] = {
-            each.name: {"shape": each.shape, **({"role": "out"} if each.written else {})}
-            for each in defined.operands
+        lines = [
+            *toml_lines(top),
+            *toml_table("operands", {each.name: _operand(each) for each in defined.operands}),
+        ]
+        whole = dict(defined.integers)
+        scalars: dict[str, Entry] = {
+            name: {"default": default, "dtype": whole[name]} if name in whole else default
+            for name, default in defined.scalars
         }
-        lines = [*toml_lines(top), *toml_table("operands", operands)]
-        return "\n".join([*lines, *toml_table("scalars", dict(defined.scalars))]) + "\n"
+        lines += [*toml_table("scalars", scalars)]
+        lines += toml_table("tolerance", dict(defined.tolerances))
+        return "\n".join(lines) + "\n"
 
     def _family(self, template: str) -> str:
         lines = toml_lines(
@@ -292,10 +311,22 @@ class Definition:
         for text, reason in self.restrictions.items():
             lines += ["", "[[restrictions]]", *toml_lines({"expr": text, "reason": reason})]
         if self.launch is not None:
-            launch = {
+            launch: dict[str, Entry] = {
                 "grid": self.launch.grid,
                 "block": self.launch.block,
                 "shared_bytes": self.launch.shared_bytes,
+                **self.launch.more,
             }
             lines += toml_table("launch", launch)
         return "\n".join(lines) + "\n"
+
+
+def _operand(operand: Operand) -> dict[str, Entry]:
+    """The table of an operand: what is not the usual."""
+    table: dict[str, Entry] = {"shape": operand.shape} if operand.shape else {}
+    if operand.written:
+        table["role"] = "inout" if operand.read else "out"
+    for key in ("dtype", "most", "ascending"):
+        if value := getattr(operand, key):
+            table[key] = value
+    return table

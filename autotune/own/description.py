@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from autotune.core import arguments
-from autotune.core.arguments import is_number, is_whole, mapping, must
-from autotune.core.dtypes import DTYPES, USUAL_DTYPES, dtype_name
+from autotune.core.arguments import is_number, mapping, must
+from autotune.core.dtypes import DTYPES, ELEMENTS, USUAL_DTYPES, dtype_name
 from autotune.core.errors import ExpressionError, InputError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
@@ -18,21 +19,26 @@ from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand, parsed
 from autotune.operations.problem import OPERATIONS
-from autotune.operations.python_reference import PythonReference
-from autotune.own.definition import Definition, Entry, Grid
+from autotune.operations.python_reference import PythonFunction, PythonReference
+from autotune.own.definition import FUNCTIONS, Definition, Entry
 from autotune.own.function_text import function_text
+from autotune.own.launching import grid_of, needs, parts
 from autotune.own.taking import REFERENCE_MODULES, read_now
+from autotune.own.tracing import restriction_text
 from autotune.space import Expression
 from autotune.targets.registry import LANGUAGES
 
-Shape: TypeAlias = "str | Sequence[str]"
-"""Of an operand: ``"MxN"``, or its dimensions, ``("M", "N + 1")``."""
+Shape: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"
+"""Of an operand: ``"MxN"``, its dimensions, ``("M", "N + 1")``, with a type of its own
+``"int32[MxN]"``, or a table with `shape`, `dtype`, `most` and `ascending`, as in `Operand`."""
 
 Values: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 """Of a parameter: a list, or a table with ``values`` and ``default``, ``summary``, ``runtime``."""
 
 _BETWEEN = re.compile(r"\s+x\s+|(?<=[A-Z0-9)])x(?=[A-Z0-9(])")
+_TYPED = re.compile(r"\s*([a-z]+\d*)\s*\[(.*)\]\s*")
 _SMALL = re.compile(r"[a-z](x[a-z])*")
+_OPERAND_KEYS = ("shape", "dtype", "most", "ascending")
 _PARAMETER_KEYS = ("values", "default", "summary", "runtime")
 _ASKED = "as the kernel's restrictions ask"
 
@@ -46,11 +52,15 @@ class Description:
     reference: str | Callable[..., Any]
     parameters: Mapping[str, Values]
     scalars: Mapping[str, float]
-    restrictions: Sequence[str] | Mapping[str, str]
+    inputs: Callable[..., Any] | None
+    tolerance: float | Mapping[str, float]
+    accept: Callable[..., Any] | None
+    restrictions: Any
     derived: Mapping[str, str]
     grid: Sequence[str] | None
     block: Sequence[str] | None
     shared_bytes: str
+    launch: Mapping[str, Any]
     name: str | None
     target: str | None
     dtypes: Sequence[Any]
@@ -60,7 +70,14 @@ class Description:
     summary: str
 
     def define(
-        self, name: str, target: str, what: str, *, dtypes: Sequence[str] = (), summary: str = ""
+        self,
+        name: str,
+        target: str,
+        what: str,
+        *,
+        dtypes: Sequence[str] = (),
+        types: Mapping[str, str] = MappingProxyType({}),
+        summary: str = "",
     ) -> Definition:
         """The definition of a kernel.
 
@@ -69,6 +86,8 @@ class Description:
             target: where it runs.
             what: what kind of source it has, for messages.
             dtypes: element types that its source leaves open, where none were named.
+            types: of operands that its source declares to have one of their own, and of scalars
+                that are integers there, by name in small letters.
             summary: what its source says of it, where nothing else was.
 
         Raises:
@@ -83,7 +102,8 @@ class Description:
             if self.target not in (None, target):
                 raise InputError(f"target must be {target} for {what}, got {shown(self.target)}")
             self._check(target)
-            definition = self._defined(name, target, dtypes, summary)
+            defined = self._operation(name, summary, types)
+            definition = self._defined(defined, target, dtypes)
             definition.check(self.derived)
             return definition
         except InputError as error:
@@ -106,83 +126,152 @@ class Description:
             given = getattr(self, key)
             several = isinstance(given, Iterable) and not isinstance(given, bytes)
             must(key, "a list", given, several)
-        if not LANGUAGES[target].launched and (self.grid, self.block, self.shared_bytes) != (
-            None,
-            None,
-            "0",
-        ):
+        mapping("launch", self.launch, '{"workspace_bytes": "4 * M"}')
+        launched = (self.grid, self.block, self.shared_bytes, dict(self.launch))
+        if not LANGUAGES[target].launched and launched != (None, None, "0", {}):
             raise InputError(
-                f"grid, block and shared_bytes must be left out on {target}: kernels of a GPU are "
-                "launched so"
+                f"grid, block, shared_bytes and launch must be left out on {target}: kernels of "
+                "a GPU are launched so"
             )
 
-    def _defined(self, name: str, target: str, dtypes: Sequence[str], summary: str) -> Definition:
-        defined = self._operation(name, summary)
+    def _defined(self, defined: Operation, target: str, dtypes: Sequence[str]) -> Definition:
         tuned = {each: dict(_parameter(each, values)) for each, values in self.parameters.items()}
         if not tuned:
             raise InputError("parameters must name at least one parameter to tune")
-        asked = dict(_restrictions(self.restrictions))
+        values = {each: table["values"] for each, table in tuned.items()}
+        asked = dict(_restrictions(self.restrictions, values, defined.sizes))
         language = LANGUAGES[target]
         if language.threaded and "threads" in tuned:
             asked.setdefault("threads <= max_threads", "the process may use no more threads")
         names = dict(self.derived)
         launch = None
         if language.launched:
-            launch = _grid(self.grid, self.block, self.shared_bytes)
-            names |= _needs(launch, tuned, names)
+            launch = grid_of(self.grid, self.block, self.shared_bytes, self.launch)
+            names |= needs(launch, tuned, names)
         return Definition(
             operation=defined,
             target=target,
             parameters=tuned,
             restrictions=asked,
             derived=names,
-            dtypes=tuple(_dtypes(self.dtypes or dtypes, target)) or USUAL_DTYPES,
+            dtypes=tuple(_dtypes(self.dtypes or dtypes or _only(defined), target)),
             launch=launch,
-            reference=self.reference if callable(self.reference) else None,
+            functions={
+                key: function for key in FUNCTIONS if callable(function := getattr(self, key))
+            },
         )
 
-    def _operation(self, name: str, summary: str) -> Operation:
-        if len(self.out) != 1:
-            raise InputError(f"out must name one operand, with its shape, got {len(self.out)}")
-        parts = tuple(
-            Operand(each, _shape(each, shape), written)
-            for given, written in ((self.operands, False), (self.out, True))
-            for each, shape in given.items()
-        )
+    def _operation(self, name: str, summary: str, types: Mapping[str, str]) -> Operation:
+        operands = tuple(self._operands(types))
+        outputs = [each for each in operands if each.written]
+        if not outputs:
+            raise InputError('out must name what is written, with its shape, like {"y": "M"}')
         sizes = dict.fromkeys(
-            size for each in parts for text in each.shape for size in parsed(text).ordered_names
+            size for each in operands for text in each.shape for size in parsed(text).ordered_names
         )
         result = _result(self.reference)
         what = result.text if isinstance(result, Formula) else result.head
-        elements = " * ".join(f"({each})" if " " in each else each for each in parts[-1].shape)
+        last = outputs[0].shape or ("1",)
+        elements = " * ".join(f"({each})" if " " in each else each for each in last)
+        whole = {
+            each: types.get(each.lower(), _integer(value)) for each, value in self.scalars.items()
+        }
+        within = self.tolerance
+        if not isinstance(within, Mapping):
+            within = {each.name: within for each in outputs} if within else {}
+        for each, most in within.items():
+            must(f"tolerance.{each}", "a number", most, is_number(most))
         defined = Operation(
             name=name,
             sizes=tuple(sizes),
-            operands=parts,
+            operands=operands,
             result=result,
             flops=self.flops or elements,
-            scalars=tuple((each, float(value)) for each, value in self.scalars.items()),
-            summary=self.summary or summary or f"{parts[-1].name} = {what}",
+            scalars=tuple(
+                (each, int(value) if whole[each] else float(value))
+                for each, value in self.scalars.items()
+            ),
+            summary=self.summary or summary or f"{', '.join(o.name for o in outputs)} = {what}",
             finite=self.finite,
+            integers=tuple((each, dtype) for each, dtype in whole.items() if dtype),
+            content=_function("inputs", self.inputs),
+            tolerances=tuple((each, float(most)) for each, most in within.items()),
+            accept=_function("accept", self.accept),
         )
         if defined.reads_output({}):
             raise InputError(
-                f"the reference reads {defined.output.name} unless a scalar is zero, and kernels "
-                "are timed with the scalars' defaults, one call after the other: give the scalar "
-                "that multiplies it the default 0, or make what is read an operand of its own"
+                f"the reference reads {defined.output.name} unless a scalar is zero: name it "
+                "among the operands too, and it is changed in place, or give the scalar that "
+                "multiplies it the default 0"
             )
         if not self.cases:
             return defined
         texts = [
-            "x".join(_parts("a case", each, '"8x8" or (8, 8)')) for each in _listed(self.cases)
+            "x".join(parts("a case", each, '"8x8" or (8, 8)')) for each in _listed(self.cases)
         ]
         return replace(defined, cases=tuple(map(defined.parse_shape, texts)))
+
+    def _operands(self, types: Mapping[str, str]) -> Iterator[Operand]:
+        """The operands, in the order of a call; those in both tables are changed in place."""
+        for name, given in self.operands.items():
+            operand = _operand(name, given, types)
+            if name in self.out:
+                other = _operand(name, self.out[name], types)
+                if other.shape != operand.shape:
+                    raise InputError(f"{name} must have the same shape in operands and in out")
+                operand = replace(operand, written=True, read=True)
+            yield operand
+        for name, given in self.out.items():
+            if name not in self.operands:
+                yield replace(_operand(name, given, types, least=0), written=True)
+
+
+def _only(defined: Operation) -> tuple[str, ...]:
+    """The types that operands without one of their own may be of.
+
+    Where there are none it is the first operand's, as a problem is of some type.
+    """
+    own = [each.dtype for each in defined.operands]
+    return USUAL_DTYPES if "" in own else (own[0],)
+
+
+def _operand(name: str, given: Shape, types: Mapping[str, str], least: int = 1) -> Operand:
+    """An operand as it is described, with the type that its source declares."""
+    table = dict(given) if isinstance(given, Mapping) else {"shape": given}
+    for key in table:
+        if key not in _OPERAND_KEYS:
+            raise InputError(must_be(f"a key of {name}", str(key), _OPERAND_KEYS))
+    shape = table.pop("shape", None)
+    typed = _TYPED.fullmatch(shape) if isinstance(shape, str) else None
+    if typed is not None:
+        table.setdefault("dtype", typed[1])
+        shape = typed[2] or ()
+    declared = types.get(name.lower(), "")
+    dtype = dtype_name(str(table.pop("dtype", "") or declared))
+    if declared not in ("", dtype):
+        raise InputError(f"{name} must be of type {declared}, as its source says, got {dtype}")
+    return Operand(name, _shape(name, shape, least), dtype=dtype, **table)
+
+
+def _integer(value: Any) -> str:
+    """The type of a scalar that is one of NumPy's integers; empty for other numbers."""
+    dtype = getattr(value, "dtype", None)
+    return str(dtype) if getattr(dtype, "kind", "") == "i" else ""
+
+
+def _function(key: str, given: Callable[..., Any] | None) -> PythonFunction | None:
+    """A function of the user's, without what it uses."""
+    if given is None:
+        return None
+    text = function_text(given, key)
+    read_now(text, REFERENCE_MODULES)
+    return PythonFunction(text.name, text.text)
 
 
 def _result(reference: str | Callable[..., Any]) -> Formula | PythonReference:
     """The formula of the output; of a function without what it uses."""
     if callable(reference):
-        text = function_text(reference)
+        text = function_text(reference, "reference")
         read_now(text, REFERENCE_MODULES)
         return PythonReference(text.name, text.text)
     if isinstance(reference, str):
@@ -192,16 +281,16 @@ def _result(reference: str | Callable[..., Any]) -> Formula | PythonReference:
     )
 
 
-def _shape(name: str, shape: Shape) -> tuple[str, ...]:
-    """The dimensions of an operand."""
+def _shape(name: str, shape: Any, least: int) -> tuple[str, ...]:
+    """The dimensions of an operand, so many at least."""
     example = '"MxN" or ("M", "N + 1")'
-    found = _parts(f"the shape of {name}", shape, example)
+    found = parts(f"the shape of {name}", shape, example)
     if isinstance(shape, str):
         line = shape.strip()
         found = tuple(line.split("x") if _SMALL.fullmatch(line) else _BETWEEN.split(line))
-    if not any(each.strip() for each in found):
+    if len(found) < least or not all(each.strip() for each in found):
         raise InputError(
-            f'{name} must have 1 to 3 dimensions, got {shown(shape)}: one number is ("1",)'
+            f'{name} must have {least} to 5 dimensions, got {shown(shape)}: one number is ("1",)'
         )
     for each in found:
         try:
@@ -211,18 +300,6 @@ def _shape(name: str, shape: Shape) -> tuple[str, ...]:
                 f"{name} must have a shape like {example}, got {shown(shape)}: {error}"
             ) from error
     return found
-
-
-def _parts(name: str, given: Any, example: str) -> tuple[str, ...]:
-    """Texts and whole numbers as texts; one alone is taken as a list of one."""
-    parts = (given,) if isinstance(given, str) or is_whole(given) else given
-    listed = isinstance(parts, Iterable) and not isinstance(parts, (bytes, Mapping))
-    must(name, f"like {example}", given, listed)
-    found = tuple(parts)
-    for each in found:
-        known = isinstance(each, str) or is_whole(each)
-        must(name, f"like {example}", given, known)
-    return tuple(map(str, found))
 
 
 def _listed(given: Any) -> Iterable[Any]:
@@ -256,15 +333,21 @@ def _plain(value: Any) -> bool | int | float | str:
     return plain
 
 
-def _restrictions(given: Sequence[str] | Mapping[str, str]) -> Iterator[tuple[str, str]]:
+def _restrictions(
+    given: Any, values: Mapping[str, Any], sizes: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Expressions with their reasons; functions as expressions."""
+    given = [given] if callable(given) else given
     listed = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
     must("restrictions", "a list of expressions", given, listed)
     pairs: Sequence[tuple[Any, Any]] = (
         list(given.items()) if isinstance(given, Mapping) else [(each, _ASKED) for each in given]
     )
     for asked, reason in pairs:
+        if callable(asked):
+            asked = restriction_text(asked, values, sizes)
         known = isinstance(asked, str)
-        must("restrictions", 'expressions like "rows <= M"', asked, known)
+        must("restrictions", 'expressions like "rows <= M", or functions', asked, known)
         try:
             Expression.parse(asked)
         except ExpressionError as error:
@@ -274,7 +357,9 @@ def _restrictions(given: Sequence[str] | Mapping[str, str]) -> Iterator[tuple[st
 
 def element_types(target: str) -> tuple[str, ...]:
     """Types that elements may have: Numba has none of 16 bits for processors."""
-    return tuple(DTYPES) if LANGUAGES[target].launched else USUAL_DTYPES
+    short = () if LANGUAGES[target].launched else ("float16", "bfloat16", "bool")
+    found = [name for name in ELEMENTS if name not in short]
+    return tuple(sorted(found, key=lambda name: name not in DTYPES))
 
 
 def _dtypes(given: Sequence[Any], target: str) -> Iterator[str]:
@@ -283,56 +368,3 @@ def _dtypes(given: Sequence[Any], target: str) -> Iterator[str]:
         if name not in element_types(target):
             raise InputError(must_be(f"dtypes on {target}", str(each), element_types(target)))
         yield name
-
-
-def _grid(grid: Sequence[str] | None, block: Sequence[str] | None, shared_bytes: str) -> Grid:
-    if grid is None or block is None:
-        raise InputError(
-            'grid and block must say how it is launched, like grid=["ceildiv(M, ROWS)"], '
-            'block=["THREADS"]'
-        )
-    shared = _parts("shared_bytes", shared_bytes, '"4 * THREADS"')
-    if len(shared) != 1:
-        raise InputError(f"shared_bytes must be one expression, got {shown(shared_bytes)}")
-    return Grid(_extents("grid", grid), _extents("block", block), shared[0])
-
-
-def _extents(key: str, given: Sequence[str]) -> tuple[str, str, str]:
-    """Three expressions, of which the last may be left out."""
-    example = '["ceildiv(M, ROWS)"]'
-    parts = _parts(key, given, example)
-    if not 1 <= len(parts) <= 3:
-        raise InputError(
-            f"{key} must be one to three expressions, like {example}, got {shown(given)}"
-        )
-    for each in parts:
-        try:
-            Expression.parse(each, exact_division=True)
-        except ExpressionError as error:
-            raise InputError(f"{key}: {error}") from error
-    x, y, z = (*parts, "1", "1")[:3]
-    return x, y, z
-
-
-def _needs(
-    grid: Grid, parameters: Mapping[str, object], derived: Mapping[str, str]
-) -> dict[str, str]:
-    """The needs of a block, which the device's limits are checked for.
-
-    Registers are known once a kernel is compiled, and are checked then: a warp has 8 of each
-    thread at least.
-    """
-    sides = [text for text in grid.block if text != "1"] or ["1"]
-    needed = {
-        "threads": sides[0] if len(sides) == 1 else " * ".join(f"({each})" for each in sides),
-        "registers": "8",
-        "shared_bytes": grid.shared_bytes,
-    }
-    for name, text in needed.items():
-        if name in parameters and text != name:
-            raise InputError(
-                f"parameters must not be called {name}, which is what a block needs ({text}): "
-                f"call it {name.upper()}"
-            )
-    known = {*parameters, *derived}
-    return {name: text for name, text in needed.items() if name not in known}

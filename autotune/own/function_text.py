@@ -169,25 +169,27 @@ class FunctionText:
         )
 
 
-def function_text(function: Callable[..., Any]) -> FunctionText:
+def function_text(function: Callable[..., Any], called: str = "") -> FunctionText:
     """Read a function's source.
 
     Args:
         function: a plain function, or one that Numba has decorated.
+        called: what a lambda is called; empty where it must be none.
 
     Raises:
         InputError: it is none, or its source is not there to be read.
     """
     plain = getattr(function, "py_func", function)
     jit = getattr(function, "targetoptions", {}) if plain is not function else None
-    if not isinstance(plain, FunctionType) or plain.__name__ == "<lambda>":
+    nameless = isinstance(plain, FunctionType) and plain.__name__ == "<lambda>"
+    if not isinstance(plain, FunctionType) or (nameless and not called):
         raise InputError(
-            f"a kernel or a reference must be a function made with def, got {function!r:.80}"
+            f"{called or 'a kernel'} must be a function made with def, got {function!r:.80}"
         )
-    name = plain.__name__
+    name = called if nameless else plain.__name__
     whole = _READ.get(plain)
     if whole is None:
-        whole = _READ[plain] = _whole(plain)
+        whole = _READ[plain] = _of_lambda(plain, name) if nameless else _whole(plain)
     taken = _tree(whole).args
     if taken.vararg or taken.kwarg or taken.posonlyargs or taken.defaults or taken.kwonlyargs:
         raise InputError(f"{name} must take plain arguments, without * and without defaults")
@@ -226,6 +228,42 @@ def _whole(function: FunctionType) -> str:
     raise InputError(
         f"the source of {name} cannot be read: {where} is not what it was when this process "
         "imported it: start the program again"
+    )
+
+
+def _of_lambda(function: FunctionType, name: str) -> str:
+    """The text of a function that does what a lambda does.
+
+    Raises:
+        InputError: it cannot be read, or is not the only one in its place.
+    """
+    code = function.__code__
+    try:
+        file, _ = inspect.findsource(function)
+        if is_of(file, function):
+            tree = ast.parse("".join(file))
+            found = [
+                each
+                for each in ast.walk(tree)
+                if isinstance(each, ast.Lambda) and _is_at(each.body, code)
+            ]
+            if len(found) == 1:
+                taken, body = ast.unparse(found[0].args), ast.unparse(found[0].body)
+                return f"def {name}({taken}):\n    return {body}\n"
+    except (OSError, TypeError, SyntaxError, ValueError):
+        pass
+    where = f"{code.co_filename}, line {code.co_firstlineno}"
+    raise InputError(f"the lambda for {name} cannot be read ({where}): write it with def")
+
+
+def _is_at(body: ast.expr, code: CodeType) -> bool:
+    """Return whether an expression reaches exactly as far as the instructions of a code."""
+    places = [each for each in code.co_positions() if None not in each and each[2] != each[3]]
+    first = min((line, column) for line, _, column, _ in places)
+    last = max((line, column) for _, line, _, column in places)
+    return (body.lineno, body.col_offset) <= first and last == (
+        body.end_lineno,
+        body.end_col_offset,
     )
 
 

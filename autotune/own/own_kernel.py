@@ -7,15 +7,17 @@ import functools
 import logging
 import os
 import sys
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
-from autotune.arrays.host import check_plain
+from autotune.arrays.host import on_host
 from autotune.core import session
 from autotune.core.dtypes import dtype_name
 from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
@@ -23,9 +25,8 @@ from autotune.core.file_lock import alone
 from autotune.core.interrupt import Interrupt
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.rendering import render
-from autotune.operations.calls import check_call
-from autotune.operations.operation import Operation
-from autotune.operations.parts import Operand
+from autotune.operations.operation import Operation, Problem
+from autotune.own.call_sizes import sizes_of_call
 from autotune.own.definition import write_folder
 from autotune.own.description import element_types
 from autotune.runtime.loading import load
@@ -37,75 +38,6 @@ if TYPE_CHECKING:
     from autotune.own.definition import Definition
     from autotune.serving.kernel import Kernel
     from autotune.tuning.tuner import TuneResult
-
-
-def sizes_of_call(operation: Operation, inputs: Sequence[Any], out: Any) -> dict[str, int]:
-    """The sizes by name that operands have.
-
-    Args:
-        operation: what is computed.
-        inputs: the operands that are not written, in order.
-        out: the output; None where it is to be allocated.
-
-    Raises:
-        OperandError: there are too few or too many, one is no array, or shapes do not fit each
-            other; the message names the operand.
-    """
-    check_call(operation, inputs, {})
-    given = list(zip(operation.inputs, inputs, strict=True))
-    if out is not None:
-        given.append((operation.output, out))
-    sizes: dict[str, int] = {}
-    origins: dict[str, str] = {}
-    shapes: dict[str, tuple[int, ...]] = {}
-    for operand, array in given:
-        shape = shapes[operand.name] = _shape(operation, operand, array)
-        for name, size in zip(operand.shape, shape, strict=True):
-            if name not in operation.sizes:
-                continue
-            if sizes.setdefault(name, size) != size:
-                raise OperandError(
-                    f"{operation.name}: {operand.name} has {name} = {size}, and "
-                    f"{origins[name]} has {name} = {sizes[name]}"
-                )
-            origins.setdefault(name, operand.name)
-    for name in operation.sizes:
-        if name not in sizes:
-            raise OperandError(
-                f"{operation.name}: no input says what {name} is: pass out={operation.output.name}"
-            )
-    for operand, _ in given:
-        _check(operation, operand, shapes[operand.name], sizes)
-    return sizes
-
-
-def _shape(operation: Operation, operand: Operand, array: Any) -> tuple[int, ...]:
-    wanted = " x ".join(operand.shape)
-    if not hasattr(array, "shape") or not hasattr(array, "dtype"):
-        raise OperandError(
-            f"{operation.name}: {operand.name} must be an array {wanted}, "
-            f"got {type(array).__name__}"
-        )
-    if isinstance(array, np.ndarray):
-        check_plain(operand.name, array)
-    shape = tuple(int(size) for size in array.shape)
-    if len(shape) != len(operand.shape) or 0 in shape:
-        raise OperandError(f"{operation.name}: {operand.name} must be {wanted}, got shape {shape}")
-    return shape
-
-
-def _check(
-    operation: Operation, operand: Operand, shape: tuple[int, ...], sizes: dict[str, int]
-) -> None:
-    try:
-        wanted = tuple(operation.evaluated(text, sizes) for text in operand.shape)
-    except InputError as error:
-        raise OperandError(str(error)) from error
-    if shape != wanted:
-        raise OperandError(
-            f"{operation.name}: {operand.name} must be {' x '.join(operand.shape)}, which is "
-            f"{' x '.join(map(str, wanted))} here, got shape {shape}"
-        )
 
 
 _log = logging.getLogger(__name__)
@@ -148,6 +80,8 @@ class OwnKernel:
         self._cache = cache
         self._kernels: dict[Any, Kernel] = {}
         self._lock = threading.RLock()
+        own = [each.dtype for each in definition.operation.inputs]
+        self._typed = own.index("") if "" in own else None
         self.__name__ = self.__qualname__ = definition.name
         self.__doc__ = definition.operation.summary
         _ALL.add(self)
@@ -178,7 +112,7 @@ class OwnKernel:
             NotTunedError: nothing is tuned for these shapes, and tuning is forbidden.
             TuningFailedError: tuning found no kernel that is right.
         """
-        kernel = self._kernels.get(_key(inputs, options.get("out")))
+        kernel = self._kernels.get(_key(inputs, options.get("out"), self._typed))
         if kernel is None:
             kernel = self._first(inputs, options.get("out"))
         return kernel(*inputs, **options)
@@ -217,24 +151,35 @@ class OwnKernel:
         fields.setdefault("dtype", self._definition.dtypes[0])
         return self.operation.problem(**fields)
 
-    def tune(self, problem: Any = None, **fields: Any) -> TuneResult:
+    def tune(self, *given: Any, **fields: Any) -> TuneResult:
         """Tune for some sizes now.
 
         Args:
-            problem: what for; None takes `fields`.
+            given: a problem, or the operands of a call, which the kernel is then timed on; none
+                takes `fields`.
             fields: those of a problem, and options of `autotune.tune`, as in
                 ``gemv.tune(M=4096, N=4096, timeout=30)``.
 
         Raises:
             TuningFailedError: no candidate compiled, ran and was right.
+            OperandError: operands do not fit.
             InputError: something cannot be used.
         """
         from autotune.tuning.tuner import tune  # late: a program that only loads does not search
 
         options = {**self._options, "device": self._device}
-        if problem is None:
-            known = {*self.operation.sizes, "dtype", "out_dtype", "accuracy", "threads"}
-            problem = self.problem(**{key: fields.pop(key) for key in [*fields] if key in known})
+        known = {*self.operation.sizes, "dtype", "out_dtype", "accuracy", "threads"}
+        asked = {key: fields.pop(key) for key in [*fields] if key in known}
+        if given and not isinstance(given[0], Problem):
+            asked |= sizes_of_call(self.operation, given, None)
+            asked["dtype"] = self._dtype(given)
+            named = zip(self.operation.inputs, given, strict=True)
+            arrays = {operand.name: on_host(array) for operand, array in named}
+            with tempfile.TemporaryDirectory() as folder:
+                np.savez(Path(folder) / "operands.npz", allow_pickle=False, **arrays)
+                held = replace(self.operation, given=str(Path(folder) / "operands.npz"))
+                return self.tune(held.problem(**asked), **fields)
+        problem = given[0] if given else self.problem(**asked)
         result = tune(
             problem,
             target=self.target,
@@ -288,7 +233,24 @@ class OwnKernel:
     def _first(self, inputs: tuple[Any, ...], out: Any) -> Kernel:
         """The kernel for operands of these shapes, of which there was none in this process."""
         sizes = sizes_of_call(self._definition.operation, inputs, out)
-        dtype = _dtype_of(inputs[0].dtype)
+        problem = self.problem(**sizes, dtype=self._dtype(inputs))
+        device = self._device_of(inputs[0])
+        key = _key(inputs, out, self._typed)
+        with self._lock:
+            kernel = self._kernels.get(key)
+            if kernel is None:
+                kernel = self._kernels[key] = self._made(problem, device)
+        return kernel
+
+    def _dtype(self, inputs: Sequence[Any]) -> str:
+        """The element type that operands of a call have in common.
+
+        Raises:
+            OperandError: the kernel is not for it.
+        """
+        (dtype, *_) = self._definition.dtypes
+        if self._typed is not None:
+            dtype = _dtype_of(inputs[self._typed].dtype)
         if dtype not in self._definition.dtypes:
             known = element_types(self.target)
             raise OperandError(
@@ -299,14 +261,7 @@ class OwnKernel:
                     else f"the operands (elements may be {', '.join(known)})"
                 )
             )
-        problem = self.problem(**sizes, dtype=dtype)
-        device = self._device_of(inputs[0])
-        key = _key(inputs, out)
-        with self._lock:
-            kernel = self._kernels.get(key)
-            if kernel is None:
-                kernel = self._kernels[key] = self._made(problem, device)
-        return kernel
+        return dtype
 
     def _device_of(self, operand: Any) -> int | str | None:
         """The device of an operand, where it says so."""
@@ -386,18 +341,26 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _key(inputs: tuple[Any, ...], out: Any) -> Any:
-    """The key of operands that one kernel serves: types, shapes, device."""
+def _key(inputs: tuple[Any, ...], out: Any, typed: int | None) -> Any:
+    """The key of operands that one kernel serves: type, shapes, device.
+
+    Args:
+        inputs: the inputs.
+        out: the output, or several.
+        typed: which input has the type that operands have in common; None where none has.
+    """
     try:
-        first = inputs[0]
-        device = getattr(first, "device", None)
+        device = getattr(inputs[0], "device", None)
+        if out is not None:
+            several = isinstance(out, (list, tuple))
+            out = tuple([each.shape for each in out]) if several else out.shape
         return (
-            first.dtype,
+            None if typed is None else inputs[typed].dtype,
             device if device == "cpu" else _ordinal(device),
             tuple([each.shape for each in inputs]),
-            None if out is None else out.shape,
+            out,
         )
-    except (AttributeError, IndexError):
+    except (AttributeError, IndexError, TypeError):
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
 from typing import Any
@@ -171,19 +171,29 @@ def in_order(imports: Iterable[str]) -> list[str]:
     return sorted(set(imports), key=lambda text: (text.startswith("from"), text))
 
 
-def reference_module(function: Callable[..., Any]) -> tuple[str, FunctionText]:
-    """A module with a reference and all that it uses, and the reference's own text.
+def functions_module(
+    functions: Mapping[str, Callable[..., Any]],
+) -> tuple[str, dict[str, str]]:
+    """A module with functions of the user's and all that they use, and what they are called.
+
+    Args:
+        functions: by what they are for, which a lambda is called then.
 
     Raises:
         InputError: as `surroundings`.
     """
-    text = function_text(function)
-    around = surroundings(text, REFERENCE_MODULES)
-    parts = [f'"""What the output becomes: `{text.name}`, as it was written."""']
+    texts = {key: function_text(function, key) for key, function in functions.items()}
+    around = Surroundings()
+    objects = {text.name: text.function for text in texts.values()}
+    for text in texts.values():
+        _take(text, REFERENCE_MODULES, around, objects)
+    what = " and ".join(f"`{text.name}`" for text in texts.values())
+    parts = [f'"""What tells whether the kernel is right: {what}, as written."""']
     if around.imports:
         parts.append("\n".join(in_order(around.imports.values())))
     if around.constants:
         parts.append("\n".join(f"{name} = {each}" for name, each in around.constants.items()))
     blocks = ["\n\n".join(parts)]
-    blocks += [each.text.rstrip() for each in (*around.functions.values(), text)]
-    return "\n\n\n".join(blocks) + "\n", text
+    own = [text for text in texts.values() if text.name not in around.functions]
+    blocks += [each.text.rstrip() for each in (*around.functions.values(), *own)]
+    return "\n\n\n".join(blocks) + "\n", {key: text.name for key, text in texts.items()}

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES
+from autotune.core.dtypes import DEFAULT_DTYPE, ELEMENTS
 from autotune.families.offers import refusal, unoffered
 from autotune.operations.problem import OPERATIONS
 
@@ -108,7 +108,7 @@ class Invocation:
 
     def _differing(self) -> Iterator[tuple[str, object]]:
         """The problem's fields, besides sizes, that differ from the defaults."""
-        usual = {**_DEFAULTS, "accuracy": DTYPES[self.problem.dtype].accuracy}
+        usual = {**_DEFAULTS, "accuracy": ELEMENTS[self.problem.dtype].accuracy}
         for name, default in usual.items():
             value = getattr(self.problem, name)
             if value != default:
@@ -154,7 +154,7 @@ def not_tuned(
     """
     problem = invocation.problem
     impossible = refusal(families, problem)
-    if impossible is None and problem.accuracy != DTYPES[problem.dtype].accuracy:
+    if impossible is None and problem.accuracy != ELEMENTS[problem.dtype].accuracy:
         impossible = unoffered([*families.values()], problem.dtype, problem.accuracy)
     start = f"no tuned {invocation.target} kernel for {problem.label}"
     if impossible is not None:

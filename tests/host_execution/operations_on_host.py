@@ -12,8 +12,9 @@ from autotune.core.configuration import Value
 from autotune.core.limits import GpuLimits
 from autotune.families.family import KernelFamily
 from autotune.operations.accuracy import Tolerance
+from autotune.operations.cases import Case
+from autotune.operations.contents import Drawn
 from autotune.operations.operation import Operation
-from autotune.operations.references import Case, Drawn
 
 _MISALIGNED = (0, 0, 1, 3)
 """Elements that operands are off a 16-byte boundary, by turns."""
@@ -54,8 +55,8 @@ def relative_error(
     for each, array in zip(operation.operands, operands, strict=True):
         if not each.written:
             array[...] = drawn.inputs[each.name]
-        elif drawn.before is not None:
-            array[...] = drawn.before
+        elif drawn.before:
+            (array[...],) = drawn.before.values()
     known = family.values(configuration, problem, limits)
     values = entry_values(operation, case.sizes, operands, case.scalars_of(operation))
     launch = family.launch

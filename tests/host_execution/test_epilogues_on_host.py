@@ -14,7 +14,7 @@ from operations_on_host import relative_error
 from autotune.core.configuration import Value
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.known_gpus import find_gpu
-from autotune.operations.references import Case
+from autotune.operations.cases import Case
 from autotune.targets.families import find_operation, load_families
 
 pytestmark = ON_HOST

@@ -198,7 +198,7 @@ class HybridCall:
         alpha, beta = real("alpha", alpha), real("beta", beta)
         with self._lock:
             if self._operands == "host":
-                c = check_operands(self._problem, (a, b), out, {"beta": beta})
+                *_, c = check_operands(self._problem, (a, b), out, {"beta": beta})
                 self.plan.from_host(_rows(a), _rows(b), c, alpha, beta)
                 return c
             check_beta(beta, out)

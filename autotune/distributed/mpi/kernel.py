@@ -136,7 +136,7 @@ class DistributedKernel:
         if self._distributed:
             return self._check_blocks(a, b, out, beta)
         if self._comm.rank == 0:
-            return check_operands(self._problem, (a, b), out, {"beta": beta})
+            return check_operands(self._problem, (a, b), out, {"beta": beta})[-1]
         if not (a is None and b is None and out is None):
             raise OperandError(
                 f"operands are rank 0's alone, and rank {self._comm.rank} passes some: pass None "

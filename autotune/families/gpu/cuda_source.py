@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autotune.core.configuration import Value
-from autotune.core.dtypes import DTYPES, ELEMENTS, Dtype
+from autotune.core.dtypes import ELEMENTS, Dtype
 from autotune.core.errors import FamilyError
 from autotune.families.epilogue_text import CUDA_NAME, EpilogueText, cuda_epilogue, emitted_names
 from autotune.families.family import KernelFamily
@@ -45,7 +45,7 @@ def names(
     ``operand`` and ``result`` are what the source calls the types of what is read and written,
     where ``T`` is the type that it computes in: ``T`` too, unless they are others.
     """
-    row, result = DTYPES[dtype], DTYPES[out_dtype]
+    row, result = ELEMENTS[dtype], ELEMENTS[out_dtype]
     sums = row.accumulated
     asserts = static_asserts(family, dtype)
     scope: dict[str, Any] = {
@@ -54,12 +54,18 @@ def names(
         "out_ctype": result.c_type,
         "operand": _operand(dtype),
         "result": "T" if result is sums else "Result",
-        "includes": includes(row, result),
+        "includes": includes(
+            row, result, *(ELEMENTS[each.dtype] for each in family.defined.operands if each.dtype)
+        ),
         "static_asserts": asserts,
         "assert_functions": functions_of([condition for condition, _ in asserts]),
     }
     called = emitted_names(family.defined, CUDA_NAME)
-    arguments = [(_type(each), called[each.name]) for each in family.defined.arguments]
+    integers = dict(family.defined.integers)
+    arguments = [
+        (_type(each, integers.get(each.name, "")), called[each.name])
+        for each in family.defined.arguments
+    ]
     if family.launch is not None and family.launch.workspace_bytes is not None:
         arguments.append(_WORKSPACE)
     arguments += [("int", name) for name in family.runtime_parameters]
@@ -77,18 +83,18 @@ def epilogue(following: Epilogue, dtype: str) -> EpilogueText | None:
 
 
 def _operand(dtype: str) -> str:
-    return "T" if DTYPES[dtype].accumulation == dtype else "Operand"
+    return "T" if ELEMENTS[dtype].accumulation == dtype else "Operand"
 
 
-def _type(argument: Argument) -> str:
-    """Type of an argument of an entry.
+def _type(argument: Argument, integer: str) -> str:
+    """Type of an argument of an entry; `integer` is that of a scalar of integers.
 
     ``t`` is the operands' element type, ``acc`` the one that products are summed in, ``out`` that
     of the result.
     """
     match argument.kind:
         case Kind.SCALAR:
-            return "{acc}"
+            return ELEMENTS[integer].c_type if integer else "{acc}"
         case Kind.ADDRESS:
             own = ELEMENTS[argument.dtype].c_type if argument.dtype else ""
             kind = f"{own or '{out}'}*" if argument.written else f"const {own or '{t}'}*"
@@ -122,7 +128,7 @@ def static_asserts(family: KernelFamily, dtype: str) -> list[tuple[str, str]]:
     divisions of names that only the estimate of registers uses.
     """
     identifiers = {"acc_itemsize": "ITEMSIZE"}
-    if DTYPES[dtype].accumulation == dtype:
+    if ELEMENTS[dtype].accumulation == dtype:
         identifiers["itemsize"] = "ITEMSIZE"
     for parameter in family.parameters:
         constant = not parameter.runtime

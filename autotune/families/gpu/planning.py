@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from autotune.core.configuration import Configuration
 from autotune.core.device import DeviceLimits
-from autotune.core.dtypes import DTYPES, ELEMENTS
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import SpaceError
 from autotune.families.gpu.launch import (
     ROW_BYTES,
@@ -322,7 +322,7 @@ class Planner:
         row_bytes = columns * itemsize
         if self._writes(tensor_map.operand):
             row_bytes = columns
-            columns //= DTYPES[problem.result_dtype].itemsize
+            columns //= ELEMENTS[problem.result_dtype].itemsize
         longest = tensor_map.swizzle or row_bytes
         if max(rows, columns) > _BOX_LIMIT or row_bytes % ROW_BYTES or row_bytes > longest:
             raise _MisfitError(

@@ -5,15 +5,22 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from autotune.arrays.device import check_place, overlap, stream_handle
 from autotune.arrays.libraries import library_of
-from autotune.core.dtypes import DTYPES, ELEMENTS
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import OperandError
 from autotune.gpu.driver import Retained, device_of, wait
-from autotune.operations.calls import check_call, check_unread, out_overlaps, real
+from autotune.operations.calls import (
+    check_call,
+    check_unread,
+    out_overlaps,
+    outputs_of_call,
+    real,
+    typed,
+)
 from autotune.operations.problem import MatrixOperation
 
 if TYPE_CHECKING:
@@ -51,8 +58,7 @@ class DeviceKernel:
     def __init__(self, problem: Problem, load_on: Callable[[int], Launch]) -> None:
         self._defined = problem.defined
         self._operands = problem.operands
-        self._scalar_type = DTYPES[problem.dtype].accumulation
-        self._position = problem.defined.operands.index(problem.defined.output)
+        self._scalar_type = ELEMENTS[problem.dtype].accumulation
         self._load_on = load_on
         self._launches: dict[int, Launch] = {}
         self._lock = threading.Lock()
@@ -88,35 +94,32 @@ class DeviceKernel:
             )
             return _Operand(name, address, strides, found.device, wanted)
 
-        output = self._operands[self._position]
-        wanted = [operand for operand in self._operands if not operand.written]
-        places = [
-            look(operand.name.lower(), array, operand)
-            for operand, array in zip(wanted, inputs, strict=True)
-        ]
-        given = {name: real(name, value) for name, value in scalars.items()}
-        values = {**dict(self._defined.scalars), **given}
-        if out is None:
-            check_unread(self._defined, values)
-            own = None if stream is None else handle
-            out = library.empty(inputs[0], output.shape, output.dtype, own)
-        at_out = look("out", out, output)
-        device = at_out.device
-        if any(place.device != device for place in places):
-            found = [place.device for place in (*places, at_out)]
-            raise OperandError(
-                f"operands must be on one device, got {', '.join(p.name for p in places)} and "
-                f"out on devices {', '.join(map(str, found[:-1]))} and {found[-1]}: move them "
-                "together"
-            )
-        for place in places:
-            if place.meets(at_out):
-                raise out_overlaps(place.name)
-        places.insert(self._position, at_out)
+        defined = self._defined
+        outs = outputs_of_call(defined, out)
+        given = {**dict(defined.scalars), **typed(defined, scalars)}
+        places, results = [], []
+        arrays, made = iter(inputs), iter(outs)
+        for operand, stored in zip(defined.operands, self._operands, strict=True):
+            name = operand.name.lower()
+            if not operand.written or operand.read:
+                array = next(arrays)
+            else:
+                name = "out" if len(outs) == 1 else name
+                array = next(made)
+                if array is None:
+                    check_unread(defined, given)
+                    own = None if stream is None else handle
+                    array = library.empty(inputs[0], stored.shape, stored.dtype, own)
+                    array = array if operand.shape else array.reshape(())
+            wanted = stored if operand.shape else replace(stored, shape=())
+            places.append(look(name, array, wanted))
+            results += [array] * operand.written
+        _check_places(places)
+        device = places[0].device
         others = self._order(described, handle, device, explicit=stream is not None)
-        self._launch(places, values, handle, device)
+        self._launch(places, given, handle, device)
         self._follow(described, others, handle, device)
-        return out
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _launch(
         self, places: Sequence[_Operand], scalars: Mapping[str, Any], stream: int, device: int
@@ -198,7 +201,7 @@ class DeviceProduct(DeviceKernel):
         self._dtype = problem.dtype
         self._itemsize = problem.itemsize
         self._out_dtype = problem.result_dtype
-        self._out_itemsize = DTYPES[problem.result_dtype].itemsize
+        self._out_itemsize = ELEMENTS[problem.result_dtype].itemsize
         # For the end of an operand: the last row begins so many rows after the first.
         self._a_before_last, self._a_columns = self._a_shape[0] - 1, self._a_shape[1]
         self._b_before_last, self._b_columns = self._b_shape[0] - 1, self._b_shape[1]
@@ -310,18 +313,38 @@ class _Operand:
     def _rows(self) -> tuple[Place, tuple[int, int]]:
         """As a matrix, which a vector is one row of."""
         shape = self.array.shape
-        leading = self.strides[0] if self.strides else shape[-1]
+        columns = shape[-1] if shape else 1
+        leading = self.strides[0] if self.strides else columns
         rows = shape[0] if self.strides else 1
-        return (self.address, leading, self.device), (rows, shape[-1])
+        return (self.address, leading, self.device), (rows, columns)
 
     @property
     def _end(self) -> int:
         """The address after the last element."""
         last = sum(
             (size - 1) * stride
-            for size, stride in zip(self.array.shape, (*self.strides, 1), strict=True)
+            for size, stride in zip(self.array.shape, (*self.strides, 1), strict=False)
         )
         return self.address + (last + 1) * ELEMENTS[self.array.dtype].itemsize
+
+
+def _check_places(places: Sequence[_Operand]) -> None:
+    """Refuse operands on several devices, and an output that shares an element with another.
+
+    Raises:
+        OperandError: the message names them.
+    """
+    if len({place.device for place in places}) > 1:
+        names = " and ".join([", ".join(p.name for p in places[:-1]), places[-1].name])
+        *found, last = (str(place.device) for place in places)
+        raise OperandError(
+            f"operands must be on one device, got {names} on devices {', '.join(found)} and "
+            f"{last}: move them together"
+        )
+    for number, output in enumerate(places):
+        for other, place in enumerate(places if output.array.written else ()):
+            if other != number and place.meets(output):
+                raise out_overlaps(place.name, output.name)
 
 
 def pair(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from autotune.core import session
 from autotune.core.configuration import Configuration
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import DEFAULT_DTYPE, ELEMENTS
 from autotune.core.errors import CompileError, InputError
 from autotune.core.facts import unchanged
 from autotune.core.forking import LOADING
@@ -65,7 +65,9 @@ def support_source(dtype: str, out_dtype: str | None = None) -> Source:
         dtype: element type of the operands.
         out_dtype: element type of results; None means `dtype`.
     """
-    result, word = DTYPES[out_dtype or DTYPES[dtype].result], DTYPES[dtype].word
+    result, word = ELEMENTS[out_dtype or ELEMENTS[dtype].result], ELEMENTS[dtype].word
+    if result.kind != "floating":  # no kernel judges those
+        result = ELEMENTS[DEFAULT_DTYPE]
     text = resources.files("autotune.gpu.launch").joinpath("support.cu").read_text()
     types = f"typedef {result.c_type} T;\ntypedef {word.c_type} WORD;\n"
     target = vendor().support_target

@@ -6,7 +6,7 @@ import functools
 import struct
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import LaunchError
 from autotune.families.gpu.launch import ROW_BYTES, LaunchStep
 from autotune.gpu.driver import driver
@@ -73,7 +73,7 @@ class Input:
         self.name = name.lower()
         self._stored = stored
         self.flipped = flipped
-        self._itemsize = DTYPES[dtype].itemsize
+        self._itemsize = ELEMENTS[dtype].itemsize
         rows, columns = stored[::-1] if flipped else stored
         unit = ROW_BYTES // self._itemsize
         self.apart = columns if mapped is None else -(-columns // unit) * unit
@@ -149,7 +149,7 @@ class Output:
         self.operand = name
         self.numbers = 3 if stacked else 2
         self.name = name.lower()
-        self._itemsize = DTYPES[dtype].itemsize
+        self._itemsize = ELEMENTS[dtype].itemsize
         # Of 16 bytes that a row ends in, hardware would write all.
         self._whole = stored[1] * self._itemsize % ROW_BYTES == 0
         self._map = _encoder(mapped, dtype, stored, matrices)
@@ -224,7 +224,7 @@ def inputs_of(
         *outer, rows, columns = (int(parsed(text).evaluate(sizes)) for text in operand.shape)
         matrices = outer[0] if outer else int(stacks)
         if operand.written:
-            dtype = program.out_dtype or DTYPES[program.dtype].result
+            dtype = program.out_dtype or ELEMENTS[program.dtype].result
             mapped[name] = Output(
                 name, dtype, (rows, columns), maps[name], matrices, stacked=bool(outer)
             )

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core import session
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import LaunchError
 from autotune.gpu.driver import activated, describe, driver, driver_errors
 from autotune.gpu.launch.inputs import Area, inputs_of, packing, together
@@ -184,14 +184,12 @@ class _ArgumentOrder:
 
     def __init__(self, program: GpuProgram) -> None:
         defined = program.defined
-        formats = {
-            Kind.SIZE: "i",
-            Kind.LEADING: "i",
-            Kind.BATCH: "q",
-            Kind.ADDRESS: "P",
-            Kind.SCALAR: DTYPES[program.dtype].accumulated.letter,
-        }
-        self.formats = "".join(formats[argument.kind] for argument in defined.arguments)
+        formats = {Kind.SIZE: "i", Kind.LEADING: "i", Kind.BATCH: "q", Kind.ADDRESS: "P"}
+        types = defined.scalar_types(program.dtype)
+        self.formats = "".join(
+            ELEMENTS[types[each.name]].letter if each.kind is Kind.SCALAR else formats[each.kind]
+            for each in defined.arguments
+        )
         self.given = [
             argument.name
             for operand in defined.operands
@@ -201,7 +199,7 @@ class _ArgumentOrder:
         ]
         self.given += [name for name, _ in defined.scalars]
         self._defaults = tuple(default for _, default in defined.scalars)
-        known = [*(name.lower() for name in defined.sizes), *self.given]
+        known = [*map(defined.spelled, defined.sizes), *self.given]
         self._pick = operator.itemgetter(
             *(known.index(argument.name) for argument in defined.arguments)
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.gpu.measure.memory import SetMemory
-from autotune.gpu.measure.timing import Batch, steady_s
+from autotune.gpu.measure.timing import Batch, steady_s, time_batches
 from autotune.measuring.timing import Stop
 from autotune.operations.poke import Poke
 from autotune.operations.verification import Verdict
@@ -58,6 +58,67 @@ class CaseBench:
     def judge(self, accuracy: str) -> Verdict:
         """Judge memory and result."""
         return self.check.judge(accuracy)
+
+
+class InPlaceBench(CaseBench):
+    """A launch that changes what the next one reads: timed one by one, and restored between.
+
+    Args:
+        check: the operands.
+        launch: launches the kernel.
+        stopwatch: of the stream that it is launched on.
+        state: what is recorded of the device beside a time.
+    """
+
+    def __init__(
+        self,
+        check: SlabCheck,
+        launch: Launch,
+        stopwatch: Stopwatch,
+        state: Callable[[], dict[str, float | int | str]],
+    ) -> None:
+        super().__init__(check, launch, stopwatch)
+        self._state = state
+
+    @property
+    def contents(self) -> int:
+        """The number of contents that the operands have in turns."""
+        return self.check.contents
+
+    def turn(self) -> None:
+        """Write the next content."""
+        self.check.turn()
+
+    def settle(self) -> float:
+        """Launch until the clocks have risen; seconds of a launch."""
+        until = time.monotonic() + WARM_UP_S
+        while True:
+            seconds = self.once()
+            if time.monotonic() >= until:
+                return seconds
+
+    def again(self) -> float:
+        """Seconds of another launch."""
+        return self.once()
+
+    def series(self, expected_s: float, stop: Stop) -> Series:
+        """Time launches, one by one."""
+
+        def sample(count: int) -> list[float]:
+            return [self.once() for _ in range(count)]
+
+        return time_batches(sample, 1, expected_s, stop)
+
+    def judge_last(self, accuracy: str) -> Verdict:
+        """Judge memory and the result of the last launch."""
+        return self.judge(accuracy)
+
+    def observe(self, series: Series, stop: Stop) -> dict[str, float | int | str]:
+        """The device's state."""
+        return {**self._state(), "operand_sets": 1}
+
+    def close(self) -> None:
+        """Nothing is kept."""
 
 
 class _SetPoke(Poke):

@@ -18,12 +18,12 @@ import numpy as np
 from autotune.gpu.driver import driver
 from autotune.gpu.measure.memory import Slab, lay_out
 from autotune.gpu.measure.support import Support, pack_signs, upload
+from autotune.operations.contents import Drawn
 from autotune.operations.hard import norm_of_errors
 from autotune.operations.problem import multiplies
 from autotune.operations.references import (
     SAMPLES,
     Deviation,
-    Drawn,
     FullReference,
     SampledReference,
 )
@@ -177,9 +177,7 @@ class DeviceCheck(SlabCheck):
             name: found[name][4] != hash_ for name, hash_ in zip("AB", content.hashes, strict=True)
         }
         unwritten = found["C"][3] if own else 0
-        verdict = find_flaw(
-            self.case, self.problem, damage, modified, unwritten, self.problem.operands[-1]
-        )
+        verdict = find_flaw(self.case, self.problem, damage, modified, {"C": unwritten})
         if verdict is not None:
             return self._blame(verdict)
         return self.judge_result(self.slab.base if base is None else base, accuracy)
@@ -210,7 +208,7 @@ class DeviceCheck(SlabCheck):
         )
         return _Content(
             hashes=[self._support.inspect(self.slab.base, placed)[4] for placed, _ in inputs],
-            c=drawn.before,
+            c=drawn.before.get("C"),
             reference=reference,
         )
 
@@ -343,7 +341,7 @@ class MirrorCheck(SlabCheck):
         super().__init__(case, problem, support)
         arrays = self.problem.operands
         self._inputs = [array.name for array in arrays if not array.written]
-        (self._output,) = (array.name for array in arrays if array.written)
+        self._outputs = [array.name for array in arrays if array.written]
         self._found: dict[str, list[int]] = {}
         self._write()
 
@@ -361,7 +359,8 @@ class MirrorCheck(SlabCheck):
 
     def prepare(self) -> None:
         self._host.prepare()
-        self._upload(self._output)
+        for name in self._outputs:
+            self._upload(name)
 
     def judge(self, accuracy: str, base: int | None = None) -> Verdict:
         for name in self._inputs:
@@ -370,7 +369,8 @@ class MirrorCheck(SlabCheck):
         return self.judge_result(self.slab.base if base is None else base, accuracy)
 
     def judge_result(self, base: int, accuracy: str) -> Verdict:
-        self._download(self._output, base)
+        for name in self._outputs:
+            self._download(name, base)
         return self._host.judge(accuracy)
 
     def _write(self) -> None:
@@ -384,7 +384,12 @@ class MirrorCheck(SlabCheck):
     def _inspect(self, name: str) -> list[int]:
         """Hash and counts of an input and its guard zones, which change with them."""
         placed = self._placed[name]
-        whole = replace(placed, shape=(1, placed.elements), strides=(placed.elements, 1))
+        if placed.itemsize == 1:
+            start = self.slab.base + placed.start
+            return [self._support.hash(start, placed.end - placed.start, 2)]
+        word = min(placed.itemsize, 8)
+        count = placed.elements * placed.itemsize // word
+        whole = replace(placed, shape=(1, count), strides=(count, 1), itemsize=word)
         return self._support.inspect(self.slab.base, whole)
 
     def _upload(self, name: str) -> None:

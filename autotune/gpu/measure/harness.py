@@ -18,7 +18,7 @@ from autotune.families.gpu.launch import LaunchPlan
 from autotune.gpu.driver import describe, driver, driver_errors, use, vendor
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.launch.program import GpuProgram
-from autotune.gpu.measure.bench import CaseBench, ProblemBench
+from autotune.gpu.measure.bench import CaseBench, InPlaceBench, ProblemBench
 from autotune.gpu.measure.checks import DeviceCheck, MirrorCheck, check_on_device
 from autotune.gpu.measure.memory import OperandSets, rotation_sets
 from autotune.gpu.measure.support import Support
@@ -190,7 +190,7 @@ class GpuHarness:
         self._large.bases = self._sets.bases
         self._kept: dict[str, _BoundKernel] = {}
         self._libraries: dict[str, Blas] | None = None
-        self._vendor_benches: dict[str, ProblemBench] = {}
+        self._vendor_benches: dict[str, ProblemBench | InPlaceBench] = {}
         self._lost: _BoundKernel | None = None
 
     def now(self) -> float:
@@ -226,7 +226,7 @@ class GpuHarness:
             loaded.close()
 
     @contextlib.contextmanager
-    def vendor(self, vendor: Vendor) -> Iterator[ProblemBench]:
+    def vendor(self, vendor: Vendor) -> Iterator[ProblemBench | InPlaceBench]:
         """One of the vendor's libraries before the problem's operands.
 
         Raises:
@@ -266,8 +266,9 @@ class GpuHarness:
         lost = not self._survives(error)
         return Evaluated(Measurement(Outcome.LAUNCH_FAILED, reason=reason), lost=lost)
 
-    def _bench(self, launch: Launch) -> ProblemBench:
-        return ProblemBench(
+    def _bench(self, launch: Launch) -> ProblemBench | InPlaceBench:
+        kind = InPlaceBench if self.problem.defined.in_place else ProblemBench
+        return kind(
             self._large,
             launch,
             self._stopwatch,
@@ -316,7 +317,7 @@ class _BoundKernel:
     kernel: GpuKernel
     plans: Mapping[Case, LaunchPlan]
     small: Mapping[Case, Check]
-    bench: ProblemBench
+    bench: ProblemBench | InPlaceBench
     stopwatch: Stopwatch
 
     @property
@@ -327,7 +328,7 @@ class _BoundKernel:
         launch = self.kernel.launcher(self.plans[case])
         return contextlib.nullcontext(CaseBench(self.small[case], launch, self.stopwatch))
 
-    def problem(self) -> AbstractContextManager[ProblemBench]:
+    def problem(self) -> AbstractContextManager[ProblemBench | InPlaceBench]:
         return contextlib.nullcontext(self.bench)
 
     def probe(self, best_s: float | None) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.core.limits import limits_of
 from autotune.core.statistics import median
 from autotune.gpu.driver import activated, driver, use, used, vendor
@@ -99,22 +99,20 @@ def host_call_worker(
     driver()
     rng = np.random.default_rng(0)
     arrays = [
-        _bits(rng.random(operand.shape, dtype=np.float32).astype(DTYPES[operand.dtype].numpy))
+        _bits(rng.random(operand.shape, dtype=np.float32).astype(ELEMENTS[operand.dtype].numpy))
         for operand in problem.operands
     ]
-    position = problem.defined.operands.index(problem.defined.output)
-    return functools.partial(_time_calls, problem, arrays, position)
+    return functools.partial(_time_calls, problem, arrays)
 
 
 def _bits(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """The same memory as integers: drivers take what has a buffer, and bfloat16 has none."""
-    return array.view(f"u{array.itemsize}")
+    return array.view(f"u{array.itemsize}") if array.itemsize <= 8 else array
 
 
 def _time_calls(
     problem: Problem,
     arrays: Sequence[np.ndarray[Any, Any]],
-    written: int,
     program: GpuProgram | str,
 ) -> HostCall | None:
     start = time.perf_counter()
@@ -127,13 +125,13 @@ def _time_calls(
             launch = GpuKernel(program).launch
         if launch is None:
             return None
-        _call(launch, arrays, written)
+        _call(launch, arrays, problem)
         cold_s = time.perf_counter() - start
         calls: list[float] = []
         begun = time.perf_counter()
         while len(calls) < _MIN_CALLS or time.perf_counter() - begun < WARM_S:
             start = time.perf_counter()
-            _call(launch, arrays, written)
+            _call(launch, arrays, problem)
             calls.append(time.perf_counter() - start)
     return HostCall(context_s, cold_s, median(calls))
 
@@ -146,18 +144,21 @@ def _library(problem: Problem, name: str) -> Callable[..., None] | None:
 
 
 def _call(
-    launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]], written: int
+    launch: Callable[..., None], arrays: Sequence[np.ndarray[Any, Any]], problem: Problem
 ) -> None:
     """Allocate, copy, compute, copy back, free."""
     here = driver()
     buffers = [here.allocate(array.nbytes) for array in arrays]
     operands: list[int] = []
-    for position, (buffer, array) in enumerate(zip(buffers, arrays, strict=True)):
-        if position != written:
+    placed = list(zip(problem.operands, buffers, arrays, strict=True))
+    for operand, buffer, array in placed:
+        if operand.read or not operand.written:
             here.upload(int(buffer), array)
         operands += [int(buffer), *strides_of(array.shape)[:-1]]
     launch(*operands)
     here.synchronize()
-    here.download(arrays[written], int(buffers[written]))
+    for operand, buffer, array in placed:
+        if operand.written:
+            here.download(array, int(buffer))
     for buffer in buffers:
         buffer.free()

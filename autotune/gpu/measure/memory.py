@@ -121,7 +121,7 @@ def lay_out(arrays: Sequence[Array], padding: int) -> SlabLayout:
     start = 0
     for array in arrays:
         itemsize = ELEMENTS[array.dtype].itemsize
-        shift = itemsize if padding else 0
+        shift = max(2, itemsize) if padding else 0
         strides = strides_of(array.shape, 0 if array.packed else padding)
         placed = Placement(array.shape, strides, itemsize, start + GUARD_BYTES + shift)
         placements[array.name] = placed
@@ -161,8 +161,9 @@ class Slab:
         self._allocation = driver().allocate(layout.size)
         self.base = int(self._allocation)
         for placed in layout.placements.values():
-            elements = placed.elements + 2 * placed.guard
-            fill(self.base + placed.start, elements, placed.itemsize)
+            size = placed.elements * placed.itemsize + 2 * GUARD_BYTES
+            word = min(placed.itemsize, 8)
+            fill(self.base + placed.start, size // word, word)
 
     def store(self, placement: Placement, values: Matrix) -> None:
         """Copy values from the host into one of the matrices; its padding stays what it was."""
@@ -195,7 +196,8 @@ class SetMemory:
         self.base = base
         self._layout = layout
         self._dtypes = {array.name: ELEMENTS[array.dtype] for array in arrays}
-        (self._output,) = (array.name for array in arrays if array.written)
+        self._output = next(array.name for array in arrays if array.written)
+        self._spoilt = 0
 
     def read(self, name: str, place: Place) -> float:
         """An element of an operand."""
@@ -207,18 +209,20 @@ class SetMemory:
         driver().upload(self._address(name, place), np.array([value], row.numpy).view(_word(row)))
 
     def spoil(self, place: Place) -> None:
-        """Put into an element of the output what an unwritten one holds."""
-        row = self._dtypes[self._output]
-        poison = np.array([row.word.poison], _word(row))
-        driver().upload(self._address(self._output, place), poison)
+        """Put into one element what an unwritten one holds; of integers, what it does not."""
+        row, bits = self._dtypes[self._output], self._bits(self._output, place)
+        exact = row.kind in ("integer", "boolean")
+        spoilt = ~bits if exact else np.full_like(bits, row.word.poison)
+        self._spoilt = int(spoilt[0])
+        driver().upload(self._address(self._output, place), spoilt)
 
     def spoilt(self, place: Place) -> bool:
         """Is it still there?"""
-        poison = self._dtypes[self._output].word.poison
-        return bool(self._bits(self._output, place)[0] == poison)
+        return bool((self._bits(self._output, place) == self._spoilt).all())
 
     def _bits(self, name: str, place: Place) -> NDArray[Any]:
-        bits = np.empty(1, _word(self._dtypes[name]))
+        row = self._dtypes[name]
+        bits = np.empty(row.itemsize // np.dtype(_word(row)).itemsize, _word(row))
         driver().download(bits, self._address(name, place))
         return bits
 
@@ -230,7 +234,7 @@ class SetMemory:
 
 def _word(row: Dtype) -> str:
     """The type of an element's bits, which drivers take where they do not know the element's."""
-    return f"u{row.itemsize}"
+    return f"u{min(row.itemsize, 8)}"
 
 
 class GuardedMatrix:

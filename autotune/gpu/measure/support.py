@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from autotune.core.dtypes import DTYPES, WORDS
+from autotune.core.dtypes import ELEMENTS, WORDS
 from autotune.families.gpu.launch import LaunchStep
 from autotune.gpu.driver import driver
 
@@ -40,14 +40,17 @@ class Support:
         self._driver = driver()
         self._module = self._driver.load(cubin)
         self._kernels: dict[str, Run] = {}
-        self._dtype = DTYPES[dtype].numpy
+        self._dtype = ELEMENTS[dtype].numpy
         self._blocks = multiprocessor_count * _BLOCKS_PER_MULTIPROCESSOR
         self._scratch = self._driver.allocate(8 * _FINDINGS)
 
     def fill(self, address: int, count: int, itemsize: int) -> None:
         """Set elements, of so many bytes each, to what guard zones hold."""
-        word = WORDS[itemsize]
-        self._run(f"fill_{itemsize}", f"Pq{word.letter}", address, count, word.poison)
+        poison = WORDS[itemsize].poison
+        if itemsize == 1:  # by twos, as what follows is a gap
+            count, itemsize, poison = -(-count // 2), 2, 257 * poison
+        letter = WORDS[itemsize].letter
+        self._run(f"fill_{itemsize}", f"Pq{letter}", address, count, poison)
 
     def inspect(self, base: int, placement: Placement) -> list[int]:
         """Look through a matrix and its guard zones.
@@ -60,9 +63,10 @@ class Support:
         shape = (placement.rows, placement.columns, placement.stride)
         return self._inspect(start, placement.itemsize, placement.guard, shape)
 
-    def hash(self, address: int, size: int) -> int:
-        """A hash of `size` bytes, a multiple of eight."""
-        return self._inspect(address, 8, 0, (1, size // 8, size // 8))[4]
+    def hash(self, address: int, size: int, word: int = 8) -> int:
+        """A hash of `size` bytes, of words of so many each."""
+        count = -(-size // word)
+        return self._inspect(address, word, 0, (1, count, count))[4]
 
     def largest_error(
         self, base: int, placement: Placement, expected: int, scale: int | None, allowed: Allowed

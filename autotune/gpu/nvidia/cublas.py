@@ -12,7 +12,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.dtypes import DTYPES
+from autotune.core.dtypes import ELEMENTS
 from autotune.gpu.driver import driver
 from autotune.gpu.vendor import BlasError
 from autotune.operations.operation import baseline_of
@@ -90,7 +90,7 @@ class Cublas:
             ctypes.c_void_p(int(self._workspace)),
             ctypes.c_size_t(WORKSPACE_BYTES),
         )
-        self._operand, self._result = DTYPES[problem.dtype], DTYPES[problem.result_dtype]
+        self._operand, self._result = ELEMENTS[problem.dtype], ELEMENTS[problem.result_dtype]
         self.accuracy = class_of(problem)
         self.mode = cublas_mode(problem)
         math = _DEFAULT_MATH if self._operand.blas else _SUMS_IN_FULL
@@ -195,7 +195,7 @@ def function_of(problem: Problem) -> str | None:
     function = baseline_of(problem.defined, "cuda")
     if function is None or function not in FUNCTIONS:
         return None
-    if function == "cublas.gemv" and not (DTYPES[problem.dtype].blas and not problem.out_dtype):
+    if function == "cublas.gemv" and not (ELEMENTS[problem.dtype].blas and not problem.out_dtype):
         return None
     return function
 
@@ -208,7 +208,7 @@ def class_of(problem: Problem) -> str:
 
 def cublas_mode(problem: Problem) -> str:
     """The arithmetic of a problem's products, for people."""
-    row, accuracy = DTYPES[problem.dtype], class_of(problem)
+    row, accuracy = ELEMENTS[problem.dtype], class_of(problem)
     if row.blas:
         return f"{row.name}, TF32 {'on' if accuracy == 'tf32' else 'off'}"
     cores = "" if accuracy == "native" else ", no tensor cores"

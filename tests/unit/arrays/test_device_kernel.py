@@ -521,21 +521,21 @@ def operands() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_out_is_allocated() -> None:
     a, b, _ = operands()
-    out = check_operands(PROBLEM, (a, b), None, {"beta": 0.0})
+    *_, out = check_operands(PROBLEM, (a, b), None, {"beta": 0.0})
     assert (out.shape, out.dtype) == ((4, 6), np.float32)
 
 
 def test_views_with_a_leading_dimension_are_taken() -> None:
     a, b, _ = operands()
     wide = np.zeros((4, 9), np.float32)
-    out = check_operands(PROBLEM, (a, b), wide[:, 2:8], {"beta": 0.0})
+    *_, out = check_operands(PROBLEM, (a, b), wide[:, 2:8], {"beta": 0.0})
     assert out.base is wide
 
 
 def test_read_only_inputs_are_taken() -> None:
     a, b, out = operands()
     a.flags.writeable = b.flags.writeable = False
-    assert check_operands(PROBLEM, (a, b), out, {"beta": 1.0}) is out
+    assert check_operands(PROBLEM, (a, b), out, {"beta": 1.0})[-1] is out
 
 
 def test_disjoint_halves_of_one_array_do_not_overlap() -> None:

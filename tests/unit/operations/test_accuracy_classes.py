@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from autotune import Gemm, find_operation
 from autotune.core.dtypes import DTYPES, Dtype
 from autotune.core.errors import InputError
-from autotune.operations import references
+from autotune.operations import contents
 from autotune.operations.accuracy import ACCURACIES, Tolerance, admits
 from autotune.operations.cases import SMALL_CASES, Case, cases_of, special_cases
 from autotune.operations.poke import Poke
@@ -236,7 +236,7 @@ def test_sums_in_float32_pass_and_short_sums_do_not(
     dtype: str, n: int, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not full:
-        monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
+        monkeypatch.setattr(contents, "FULL_PRODUCTS", 0)
     for out_dtype in (dtype, "float32"):
         for beta in (0.0, 0.5):
             product = check(

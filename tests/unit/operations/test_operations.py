@@ -161,7 +161,7 @@ def test_guards_lie_around_arrays_of_any_shape(shape: list[int], padding: int, d
     made = GuardedArray(tuple(shape), dtype, padding)
     made.array[...] = 1
     assert made.damage() is None
-    assert made.unwritten == 0
+    assert made.unwritten() == 0
     assert made.array.shape == tuple(shape)
     strides = [step // made.array.itemsize for step in made.array.strides]
     assert plain_strides(shape, strides) is not None
@@ -247,8 +247,8 @@ FAULTS = {
     "no out": ({"operands": (matrix("A", "M", "N"),)}, 'of role "out"'),
     "shape": ({"operands": (matrix("A", "M", "Q"),)}, "operands.A.shape = 'Q'"),
     "dimensions": (
-        {"operands": (matrix("A", "M", "N", "M", "N"), matrix("y", "M", written=True))},
-        "1 to 3 dimensions",
+        {"operands": (matrix("A", *"MNMNMN"), matrix("y", "M", written=True))},
+        "1 to 5 dimensions",
     ),
     "size of nothing": ({"sizes": ("M", "N", "L")}, "sizes must be dimensions of operands"),
     "result": ({"result": Formula("A @ z")}, "result must mention operands and scalars"),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
-from autotune.operations import drawing, references
+from autotune.operations import contents, drawing, references
 from autotune.operations.accuracy import Tolerance
 from autotune.operations.cases import PRODUCT_CASES, SMALL_CASES, Case, special_cases
 from autotune.operations.drawing import random_elements
@@ -160,7 +160,7 @@ def check(case: Case, dtype: str = "float32", layout: str = "nn", seed: int = 1)
 @pytest.fixture(params=["every element", "sampled"])
 def compared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "sampled":
-        monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
+        monkeypatch.setattr(contents, "FULL_PRODUCTS", 0)
     return request.param
 
 
@@ -230,7 +230,7 @@ def test_gross_faults_exceed_even_the_tolerance_of_a_deep_recursion(
 def test_the_identity_alone_catches_what_no_sample_sees(
     fault: type[Textbook], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
+    monkeypatch.setattr(contents, "FULL_PRODUCTS", 0)
     monkeypatch.setattr(references, "_pick", lambda count, rng: np.array([count // 2]))
     verdict = check(Case(300, 2000, 400)).run(fault(), "ieee")
     assert not verdict.right, verdict
@@ -238,7 +238,7 @@ def test_the_identity_alone_catches_what_no_sample_sees(
 
 @pytest.mark.parametrize("elements", ["FULL_PRODUCTS", "FULL_ELEMENTS"])
 def test_large_problems_are_sampled(elements: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(references, elements, 99)
+    monkeypatch.setattr(contents, elements, 99)
     large, small = check(Case(10, 10, 10)), check(Case(3, 3, 3))
     assert isinstance(large._drawn.reference, references.SampledReference)
     assert isinstance(small._drawn.reference, references.FullReference)
@@ -411,9 +411,9 @@ def test_bits_that_were_right_are_right_again_and_no_others(
 def test_a_guarded_matrix_is_nan_until_it_is_written(dtype: str) -> None:
     matrix = GuardedArray((3, 5), dtype, padding=2)
     assert np.isnan(matrix.array).all()
-    assert matrix.unwritten == 15
+    assert matrix.unwritten() == 15
     matrix.array[...] = 1
-    assert matrix.unwritten == 0
+    assert matrix.unwritten() == 0
     assert matrix.damage() is None
 
 
@@ -499,7 +499,7 @@ def test_a_verdict_shows_the_element() -> None:
 def test_a_sampled_verdict_shows_the_element(
     fault: type[Textbook], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(references, "FULL_PRODUCTS", 0)
+    monkeypatch.setattr(contents, "FULL_PRODUCTS", 0)
     case = Case(40, 30, 50)
     drawn = check(case)
     verdict = drawn.run(fault(), "ieee")
@@ -514,7 +514,7 @@ def test_operands_that_come_out_equal_are_refused(
     dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = replace(DTYPES["float32"], name=dtype)
-    monkeypatch.setattr(drawing, "DTYPES", {**DTYPES, dtype: row})
+    monkeypatch.setattr(drawing, "ELEMENTS", {**DTYPES, dtype: row})
     with pytest.raises(InputError, match=f"operands of {dtype} cannot be verified"):
         random_elements(np.random.default_rng(0), (3, 4), "uniform", dtype, False)
 

@@ -1,0 +1,256 @@
+"""Restrictions that are functions, as expressions: by tracing, or by the rows where they hold.
+
+A function is called with names in place of values. Whatever is computed of them is written down;
+where it asks whether something is true, by ``and``, ``or``, ``not``, ``if`` or a chain of
+comparisons, it is called once more for the other answer, and every way through it is a condition
+of the expression. What cannot be written down is called with every combination of the values of
+the parameters that it uses.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+from autotune.core.errors import ExpressionError, InputError
+from autotune.space import Expression
+
+_log = logging.getLogger(__name__)
+
+_WAYS = 64
+"""Ways through a function that are followed, at most."""
+
+_ROWS = 100_000
+"""Combinations that a function is called with, at most."""
+
+_Way: TypeAlias = tuple[tuple[tuple[str, bool], ...], str]
+"""What was asked and answered, and the text of what came out."""
+
+_ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
+_BITS = {"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
+_BINARY = {**_ARITHMETIC, **_BITS, "pow": "**"}
+_COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+
+
+class _UntraceableError(Exception):
+    """A function did what no expression says."""
+
+
+class _Traced:
+    """A value that is not known, as the text of an expression."""
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, text: str, answers: _Answers) -> None:
+        self.text = text
+        self.answers = answers
+
+    def __bool__(self) -> bool:
+        return self.answers.of(self.text)
+
+    def __neg__(self) -> _Traced:
+        return _Traced(f"(-{self.text})", self.answers)
+
+    def __pos__(self) -> _Traced:
+        return self
+
+    def __invert__(self) -> _Traced:
+        return _Traced(f"(~{self.text})", self.answers)
+
+    def __abs__(self) -> _Traced:
+        return _Traced(f"abs({self.text})", self.answers)
+
+    def log2(self) -> _Traced:
+        """What `numpy.log2` calls."""
+        return _Traced(f"log2({self.text})", self.answers)
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise _UntraceableError
+
+    __int__ = __float__ = __index__ = __iter__ = __len__ = __str__ = __format__ = _refuse
+
+
+def _operation(symbol: str, *, turned: bool) -> Callable[[_Traced, Any], Any]:
+    def apply(self: _Traced, other: Any) -> Any:
+        text = _text(other)
+        if text is None:
+            raise _UntraceableError
+        left, right = (text, self.text) if turned else (self.text, text)
+        return _Traced(f"({left} {symbol} {right})", self.answers)
+
+    return apply
+
+
+for _name, _symbol in (*_BINARY.items(), *_COMPARED.items()):
+    setattr(_Traced, f"__{_name}__", _operation(_symbol, turned=False))
+    if _name in _BINARY:
+        setattr(_Traced, f"__r{_name}__", _operation(_symbol, turned=True))
+
+
+def _text(value: Any) -> str | None:
+    """A value in an expression; None where it is none."""
+    if isinstance(value, _Traced):
+        return value.text
+    plain = value.item() if hasattr(value, "item") else value
+    return repr(plain) if isinstance(plain, (bool, int, float, str)) else None
+
+
+class _Answers:
+    """The answers to what a function asks, a way through it after the other."""
+
+    def __init__(self) -> None:
+        self.planned: list[bool] = []
+        self.asked: list[tuple[str, bool]] = []
+
+    def of(self, text: str) -> bool:
+        """The answer to a question; a question that was asked before has the same."""
+        for known, answer in self.asked:
+            if known == text:
+                return answer
+        if len(self.asked) >= _WAYS:
+            raise _UntraceableError
+        place = len(self.asked)
+        answer = self.planned[place] if place < len(self.planned) else True
+        self.asked.append((text, answer))
+        return answer
+
+    def next(self) -> bool:
+        """Go on to the next way, and say whether there is one."""
+        while self.asked and not self.asked[-1][1]:
+            self.asked.pop()
+        if not self.asked:
+            return False
+        self.planned = [answer for _, answer in self.asked[:-1]] + [False]
+        self.asked = []
+        return True
+
+
+def restriction_text(
+    function: Callable[..., Any], parameters: Mapping[str, Sequence[Any]], others: Sequence[str]
+) -> str:
+    """The expression that is true where a function is.
+
+    Args:
+        function: takes one dictionary of parameters, or parameters and sizes by name.
+        parameters: the values of each.
+        others: further names that it may take: sizes.
+
+    Raises:
+        InputError: it takes or does something else, or has too many combinations.
+    """
+    taken = [*inspect.signature(function).parameters]
+    told = f"restriction {getattr(function, '__name__', function)!s}({', '.join(taken)})"
+    known = [*parameters, *others]
+    by_name = all(name in known for name in taken)
+    if not by_name and len(taken) != 1:
+        raise InputError(f"{told} must take parameters by name, or one dictionary of them")
+
+    def called(values: Mapping[str, Any]) -> Any:
+        return function(*[values[name] for name in taken]) if by_name else function(values)
+
+    try:
+        return _traced(called, known)
+    except (_UntraceableError, ExpressionError, TypeError, AttributeError, ValueError, KeyError):
+        pass  # of whatever a function does with what is no number
+    return _by_rows(called, parameters, told, taken if by_name else None)
+
+
+def _traced(called: Callable[[Mapping[str, Any]], Any], known: Sequence[str]) -> str:
+    """The expression of a function that computes, whatever it asks."""
+    answers = _Answers()
+    ways: list[_Way] = []
+    for _ in range(_WAYS):
+        result = _text(called({name: _Traced(name, answers) for name in known}))
+        if result is None:
+            raise _UntraceableError
+        decided = dict(answers.asked).get(result)
+        ways.append((tuple(answers.asked), result if decided is None else str(decided)))
+        if not answers.next():
+            return Expression.parse(_chosen(ways, 0)).fold({}).text
+    raise _UntraceableError
+
+
+def _chosen(ways: Sequence[_Way], depth: int) -> str:
+    """The expression of ways that have so many questions and answers in common."""
+    asked, result = ways[0]
+    if depth == len(asked):
+        return {"1": "True", "0": "False"}.get(result, result)
+    question = asked[depth][0]
+    then, otherwise = (
+        _chosen([way for way in ways if way[0][depth][1] is answer], depth + 1)
+        for answer in (True, False)
+    )
+    if then == "True":
+        return question if otherwise == "False" else f"({question} or {otherwise})"
+    if otherwise == "False":
+        return f"({question} and {then})"
+    if then == "False":
+        return f"(not {question})" if otherwise == "True" else f"(not {question} and {otherwise})"
+    if otherwise == "True":
+        return f"(not {question} or {then})"
+    return f"({then} if {question} else {otherwise})"
+
+
+class _Used(dict[str, Any]):
+    """Values that remember which of them were asked for."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        super().__init__(values)
+        self.names: dict[str, None] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        self.names[name] = None
+        return super().__getitem__(name)
+
+
+def _by_rows(
+    called: Callable[[Mapping[str, Any]], Any],
+    parameters: Mapping[str, Sequence[Any]],
+    told: str,
+    taken: Sequence[str] | None,
+) -> str:
+    """The combinations of values for which a function is true, as an expression."""
+    names = [*parameters] if taken is None else [*taken]
+    for name in names:
+        if name not in parameters:
+            raise InputError(f"{told} must be arithmetic, as {name} is a size of any value")
+    usual = {name: values[0] for name, values in parameters.items()}
+    if taken is None:
+        used = _Used(usual)
+        _held(called, used, told)
+        names = [*used.names] or names[:1]
+    count, rows = 0, []
+    for row in itertools.product(*(parameters[name] for name in names)):
+        count += 1
+        if count > _ROWS:
+            raise InputError(f"{told} must be arithmetic: it has more than {_ROWS} combinations")
+        used = _Used(usual | dict(zip(names, row, strict=True)))
+        if _held(called, used, told):
+            rows.append(row)
+        if further := [name for name in used.names if name not in names]:
+            return _by_rows(called, parameters, told, [*names, *further])
+    _log.info("%s is no arithmetic: it was evaluated for %d combinations", told, count)
+    text = " or ".join(_grouped(names, rows)) or "False"
+    try:
+        Expression.parse(text)
+    except ExpressionError as error:
+        raise InputError(f"{told} must be arithmetic, or hold for fewer rows: {error}") from error
+    return text
+
+
+def _held(called: Callable[[Mapping[str, Any]], Any], values: _Used, told: str) -> bool:
+    try:
+        return bool(called(values))
+    except Exception as error:  # whatever a user's function may raise
+        raise InputError(f"{told} fails: {type(error).__name__}: {error}") from error
+
+
+def _grouped(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Iterator[str]:
+    """Rows as conditions: those that differ in the last name alone are one."""
+    for head, group in itertools.groupby(rows, key=lambda row: row[:-1]):
+        fixed = [f"{name} == {value!r}" for name, value in zip(names, head, strict=False)]
+        last = ", ".join(repr(row[-1]) for row in group)
+        yield "(" + " and ".join([*fixed, f"{names[-1]} in [{last}]"]) + ")"

@@ -1,0 +1,314 @@
+"""Kernels of one's own with several outputs, in place, with integers, on operands of theirs."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from structured_kernels import DESCRIBED, made, operands
+
+import autotune
+from autotune.arrays.host import check_operands
+from autotune.core.errors import InputError, OperandError, OperandTypeError
+from autotune.families.rendering import render
+from autotune.gpu.nvidia.nvrtc import compile_cuda
+from autotune.operations.cases import Case
+from autotune.operations.verification import Check
+from autotune.own.tracing import restriction_text
+from autotune.space import Expression
+from autotune.targets.families import catalog
+
+
+def verdict(name: str, kernel: Any, tmp_path: Path, *sizes: int, **changed: Any) -> Any:
+    """Of a function of the operands and scalars, as kernels are judged."""
+    operation = made(name, "cpu", tmp_path, **changed).operation
+    dtype = "complex128" if name == "squared" else "float64"
+    case = Case(*sizes, padding=3)
+    return Check(case, operation.at(sizes, dtype=dtype), np.random.default_rng(5)).run(
+        kernel, "ieee"
+    )
+
+
+# ---- Tuned, verified, cached and loaded
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_kernels_of_every_structure_are_tuned_and_called(name: str, tmp_path: Path) -> None:
+    kernel = made(name, "cpu", tmp_path)
+    inputs, scalars, expected = operands(name)
+    before = [each.copy() for each in inputs]
+    found = kernel(*inputs, **scalars)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    for got, want in zip(found if isinstance(found, tuple) else (found,), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-12)
+        assert got.shape == np.shape(want)
+    if name == "decayed":
+        assert found is inputs[0]
+        with pytest.raises(OperandError, match="out of decayed must be left out"):
+            kernel(*inputs, out=inputs[0])
+        with pytest.raises(OperandTypeError, match=r"steps must be an integer, got 1\.5"):
+            kernel(*inputs, steps=1.5)
+        with pytest.raises(OperandError, match=r"state overlaps drive in memory"):
+            kernel(inputs[0], inputs[0])
+    else:
+        assert all(map(np.array_equal, inputs, before))
+    # Another process would load it: this one forgets.
+    again = made(name, "cpu", tmp_path, tune=False)
+    again(*before, **scalars)
+
+
+def test_outputs_are_given_or_made(tmp_path: Path) -> None:
+    kernel = made("normalised", "cpu", tmp_path)
+    (X,), _, expected = operands("normalised")
+    outs = tuple(np.empty_like(each) for each in expected)
+    found = kernel(X, out=outs)
+    assert all(map(np.shares_memory, found, outs))
+    with pytest.raises(OperandError, match=r"must be the outputs Y, mean, scale, got ndarray"):
+        kernel(X, out=outs[0])
+    with pytest.raises(OperandError, match=r"mean overlaps scale in memory"):
+        kernel(X, out=(outs[0], outs[1], outs[1]))
+    with pytest.raises(OperandError, match=r"mean must have dtype float64"):
+        kernel(X, out=(outs[0], outs[1].astype(np.float32), outs[2]))
+
+
+# ---- Verdicts
+
+
+def test_every_output_is_judged_and_named(tmp_path: Path) -> None:
+    reference = DESCRIBED["normalised"]["reference"]
+
+    def wrong(X, Y, mean, scale, eps):
+        Y[...], mean[...], scale[...] = reference(X, eps)
+        scale[2] += 1e-3
+
+    def left(X, Y, mean, scale, eps):
+        Y[...], mean[...], _ = reference(X, eps)
+
+    told = verdict("normalised", wrong, tmp_path, 5, 40)
+    assert "at 5x40 (M=5, N=40): scale[2] is " in told.reason
+    told = verdict("normalised", left, tmp_path, 5, 40)
+    assert "left 5 of 5 elements of scale unwritten" in told.reason
+
+
+def test_integers_are_exact_unless_a_tolerance_is_given(tmp_path: Path) -> None:
+    def off(by):
+        def kernel(X, Q, scale):
+            values, scale[...] = DESCRIBED["quantised"]["reference"](X)
+            Q[...] = values
+            Q[0, 0] += by
+
+        return kernel
+
+    assert verdict("quantised", off(1), tmp_path, 5, 40).right
+    told = verdict("quantised", off(2), tmp_path, 5, 40)
+    assert "what tolerance of Q allows" in told.reason
+    assert not verdict("quantised", off(1), tmp_path, 5, 40, tolerance=0.0).right
+
+
+def test_what_holds_the_poison_by_right_is_written(tmp_path: Path) -> None:
+    # Of 256 values of a byte one is what guard zones hold.
+    @autotune.kernel(
+        operands={"x": "uint8[N]"},
+        out={"y": "uint8[N]"},
+        reference=lambda x: x,
+        inputs=lambda N: {"x": np.arange(N)},
+        parameters={"way": [1]},
+        cache=tmp_path,
+    )
+    def same(x, y, way):
+        y[...] = x
+
+    problem = same.operation.at((256,), dtype="uint8")
+    check = Check(Case(256), problem, np.random.default_rng(0))
+
+    def copies(x, y):
+        y[...] = x
+
+    assert check.run(copies, "ieee").right
+    assert "left 255 of 256" in check.run(lambda x, y: None, "ieee").reason
+    place = (0xA5,)
+    check.run(copies, "ieee")
+    check.spoil(place)
+    assert check.spoilt(place)
+    copies(*check.operands)
+    assert not check.spoilt(place)
+
+
+def test_in_place_operands_are_restored(tmp_path: Path) -> None:
+    def kernel(state, drive, steps):
+        for _ in range(steps):
+            state[...] = state / 2 + drive
+
+    assert verdict("decayed", kernel, tmp_path, 33).right
+    assert not verdict("decayed", lambda state, drive, steps: None, tmp_path, 33).right
+
+
+def test_a_function_may_judge(tmp_path: Path) -> None:
+    def pair(x, most, place):
+        most[0], place[0] = x.max() + 0.1, x.argmax()
+
+    assert not verdict("largest", pair, tmp_path, 33).right
+    accept = {"accept": lambda expected, got: abs(expected[0] - got[0]) < 0.2}
+    assert verdict("largest", pair, tmp_path, 33, **accept).right
+    accept = {"accept": lambda expected, got: abs(expected[0] - got[0]) < 0.01}
+    told = verdict("largest", pair, tmp_path, 33, **accept)
+    assert told.reason.endswith("(accept refused it)")
+
+
+def test_floats_within_a_tolerance_are_right(tmp_path: Path) -> None:
+    reference = DESCRIBED["normalised"]["reference"]
+
+    def rough(X, Y, mean, scale, eps):
+        Y[...], mean[...], scale[...] = reference(X, eps)
+        Y *= 1 + 1e-6
+
+    assert not verdict("normalised", rough, tmp_path, 5, 40).right
+    assert verdict("normalised", rough, tmp_path, 5, 40, tolerance={"Y": 1e-5}).right
+    assert verdict("normalised", rough, tmp_path, 5, 40, tolerance=1e-5).right
+    assert not verdict("normalised", rough, tmp_path, 5, 40, tolerance={"mean": 1e-5}).right
+
+
+# ---- Operands of one's own
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (lambda M: {"values": np.zeros(M)}, r"values must have shape \(7,\), got \(5,\)"),
+        (lambda M: {"value": np.zeros(M)}, r"must be one of .*values.*'value'"),
+        (lambda M: [1], "must be a dictionary of operands, got list"),
+        (lambda M: 1 // 0, r"'inputs' fails: ZeroDivisionError.*cases= says"),
+    ],
+)
+def test_operands_that_do_not_fit_are_one_line(inputs: Any, message: str, tmp_path: Path) -> None:
+    operation = made("spmv", "cpu", tmp_path, inputs=inputs).operation
+    with pytest.raises(InputError, match=f"^inputs of spmv at .*M=5.*{message}"):
+        Check(Case(5, 7, 6), operation.at((5, 7, 6)), np.random.default_rng(0))
+
+
+def test_sizes_follow_from_expressions(tmp_path: Path) -> None:
+    kernel = made("spmv", "cpu", tmp_path, tune=False)
+    inputs, _, _ = operands("spmv")
+    assert kernel.operation.sizes == ("M", "Z", "N")
+    with pytest.raises(autotune.NotTunedError, match="--shape 50x300x40"):
+        kernel(*inputs)
+    wrong = [inputs[0].astype(np.int64), *inputs[1:]]
+    problem = kernel.operation.at((50, 300, 40), dtype="float64")
+    with pytest.raises(OperandError, match=r"indptr must have dtype int32"):
+        check_operands(problem, wrong, None, {})
+
+
+# ---- On a GPU
+
+
+@pytest.mark.parametrize("name", DESCRIBED)
+def test_sources_of_every_structure_compile(name: str, tmp_path: Path) -> None:
+    kernel = made(name, "cuda", tmp_path)
+    family = catalog("cuda", name, [kernel.folder])[name]
+    cpu = made(name, "cpu", tmp_path).operation
+    found = {each.name: (each.dtype, each.written, each.read) for each in cpu.operands}
+    if name != "squared":
+        declared = {
+            each.name: (each.dtype, each.written, each.read) for each in kernel.operation.operands
+        }
+        assert declared == found
+    source = render(family, {"THREADS": 64}, dtype=family.dtypes[0])
+    assert compile_cuda(source.text, "sm_90")
+
+
+# ---- Restrictions that are functions
+
+VALUES: dict[str, list[Any]] = {"x": [16, 32, 64], "y": [1, 2, 4, 8], "z": [0, 3], "w": ["a", "b"]}
+
+ARITHMETIC = [
+    lambda p: p["x"] * p["y"] <= 128,
+    lambda x, y: (x * y <= 256 and x % 32 == 0) or y > 4,
+    lambda p: 32 <= p["x"] * p["y"] <= 256,
+    lambda p: p["z"] == 0 or (p["x"] >= 32 and p["y"] != 1),
+    lambda p: (p["x"] if p["z"] else p["y"]) > 4,
+    lambda p: p["x"] in (16, 64) and p["w"] != "b",
+    lambda p: np.log2(p["x"]) + abs(p["y"] - 4) < 8,
+    lambda p: (p["x"] & (p["x"] - 1)) == 0 and p["y"] >> 1 > 0,
+    lambda p: max(p["x"], p["y"] * 8) < 60,
+    lambda p: any(p["x"] % k == 0 for k in (24, 32)),
+    lambda x, N: x <= N,
+]
+BY_ROWS = [
+    lambda p: math.log2(p["x"]).is_integer() and p["y"] < 8,
+    lambda p: {16: 3, 32: 0, 64: 3}[p["x"]] == p["z"],
+    lambda w, z: ord(w) + z > 97,
+    lambda p: str(p["x"])[0] == "1" or p["z"] == None,  # noqa: E711
+]
+
+
+@pytest.mark.parametrize("function", [*ARITHMETIC, *BY_ROWS])
+def test_a_function_restricts_as_its_text_would(
+    function: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="autotune.own")
+    expression = Expression.parse(restriction_text(function, VALUES, ["N"]))
+    names = function.__code__.co_varnames[: function.__code__.co_argcount]
+    for row in itertools.product(*VALUES.values()):
+        point = dict(zip(VALUES, row, strict=True)) | {"N": 40}
+        wanted = function(point) if names == ("p",) else function(*[point[n] for n in names])
+        assert expression.holds(point) == bool(wanted)
+    assert ("is no arithmetic" in caplog.text) is (function in BY_ROWS)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda p, q: True, "must take parameters by name, or one dictionary of them"),
+        (lambda p: p["x"] + [1], "fails: TypeError"),
+        (lambda x, N: str(N) == "3", "must be arithmetic, as N is a size of any value"),
+        (lambda p: p["v"] == 3, "fails: KeyError"),
+    ],
+)
+def test_a_function_that_restricts_nothing_is_one_line(function: Any, message: str) -> None:
+    with pytest.raises(InputError, match=rf"^restriction <lambda>\(.*\) {message}"):
+        restriction_text(function, VALUES, ["N"])
+
+
+def test_restrictions_of_any_form_are_those_of_the_family(tmp_path: Path) -> None:
+    restricted: dict[Any, str] = {lambda p: p["way"] * 2 <= 2: "as asked", "way <= M": "rows"}
+    kernel = made("spmv", "cpu", tmp_path, restrictions=restricted)
+    family = catalog("cpu", "spmv", [kernel.folder])["spmv"]
+    assert [(each.text, each.reason) for each in family.restrictions] == [
+        ("way * 2 <= 2", "as asked"),
+        ("way <= M", "rows"),
+    ]
+    single = made("spmv", "cpu", tmp_path, restrictions=lambda way, M: way <= M)
+    family = catalog("cpu", "spmv", [single.folder])["spmv"]
+    assert [each.text for each in family.restrictions] == ["way <= M"]
+
+
+# ---- On operands of a call
+
+
+def test_a_kernel_is_tuned_on_the_operands_of_a_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = made("spmv", "cpu", tmp_path)
+    inputs, _, _ = operands("spmv")
+    asked: list[Any] = []
+
+    def tuned(problem: Any, **options: Any) -> Any:
+        rng = np.random.default_rng(0)
+        for case in (Case(*problem.shape), Case(*problem.shape, distribution="normal")):
+            check = Check(case, problem, rng)
+            assert all(map(np.array_equal, check.operands, inputs))
+        # At other shapes operands are made as ever.
+        check = Check(Case(5, 7, 6), problem, rng)
+        assert check.operands[0].shape == (6,)
+        assert problem.key() == kernel.problem(M=50, Z=300, N=40, dtype="float64").key()
+        asked.append(problem)
+
+    monkeypatch.setattr("autotune.tuning.tuner.tune", tuned)
+    kernel.tune(*inputs)
+    assert asked
+    with pytest.raises(OperandError, match="spmv takes 4 inputs"):
+        kernel.tune(inputs[0])
