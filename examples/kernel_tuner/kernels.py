@@ -2,7 +2,7 @@
 
 Each is the source with its macros, and what Kernel Tuner calls tune_params, restrictions, answer
 and grid_div_x; there is nothing to allocate, to time or to compare by hand.
-`docs/from-kernel-tuner.md` says what each argument is here.
+`docs/own-kernel.md` says what each argument is here.
 """
 
 import numpy as np
