@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import re
 import sys
@@ -96,7 +97,9 @@ def _of_record(args: Namespace, known: dict[str, Path]) -> Iterator[Path]:
     """The folder of the kernel that a record is of, if there is one."""
     from autotune.cli.records import find_record, user_cache
 
-    operation = find_record(user_cache(args.cache), args.record).operation
+    operation = ""
+    with contextlib.suppress(AutotuneError):  # which the command tells
+        operation = find_record(user_cache(args.cache), args.record).operation
     if operation in known:
         yield known[operation]
 

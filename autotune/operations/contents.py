@@ -224,7 +224,7 @@ def _given(here: Problem) -> dict[str, Matrix]:
 def full_references(
     here: Problem, values: Mapping[str, Any], columns: NDArray[np.int64] | None = None
 ) -> dict[str, FullReference]:
-    """What the outputs of a problem must be, by name.
+    """The outputs that a problem must have, by name.
 
     Args:
         here: the problem.

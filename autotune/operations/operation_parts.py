@@ -1,4 +1,4 @@
-"""What an operation is: its operands, sizes, scalars, and what becomes of them."""
+"""The parts of an operation: operands, sizes, scalars, and what becomes of them."""
 
 from __future__ import annotations
 

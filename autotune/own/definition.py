@@ -147,7 +147,7 @@ def _check(folder: Path, content: Mapping[str, bytes]) -> None:
 REFERENCE_FILE = "reference.py"
 
 FUNCTIONS = ("reference", "inputs", "accept")
-"""What may be functions of the user's, in that file."""
+"""Parts that may be functions of the user's, in that file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ _ROWS = 100_000
 """Combinations that a function is called with, at most."""
 
 _Way: TypeAlias = tuple[tuple[tuple[str, bool], ...], str]
-"""What was asked and answered, and the text of what came out."""
+"""Questions with their answers, and the text of what came out."""
 
 _ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%"}
 _BITS = {"and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}
@@ -64,7 +64,7 @@ class _Traced:
         return _Traced(f"abs({self.text})", self.answers)
 
     def log2(self) -> _Traced:
-        """What `numpy.log2` calls."""
+        """The logarithm, as `numpy.log2` calls it."""
         return _Traced(f"log2({self.text})", self.answers)
 
     def _refuse(self, *_: Any) -> NoReturn:

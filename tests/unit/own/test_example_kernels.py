@@ -1,0 +1,49 @@
+"""Twelve kernels from nothing: tuned on the processor, cached and loaded; compiled for a GPU."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from example_kernels import NAMES, agree, expected, kernel, module
+
+from autotune.core.configuration import Configuration
+from autotune.core.errors import NotTunedError
+from autotune.families.rendering import render
+from autotune.gpu.nvidia.nvrtc import compile_cuda
+from autotune.operations.cases import cases_of
+from autotune.targets.families import catalog
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_kernel_is_tuned_cached_and_loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    example = module(name)
+    given = example.operands(np.random.default_rng(3))
+    wanted = expected(example, given)
+    monkeypatch.setenv("AUTOTUNE_TUNE", "0")
+    with pytest.raises(NotTunedError, match="tuning at a call is forbidden"):
+        kernel(example, "cpu")(*given)
+    kernel(example, "cpu").tune(*given, trials=3, timeout=30)
+    for each in (example, module(name)):  # another one, as in another process
+        found = kernel(each, "cpu")(*(operand.copy() for operand in given))
+        agree(found, wanted, 1e-12, least=name == "quantisation")
+
+
+def test_twelve_kernels_are_shown() -> None:
+    assert len(NAMES) == 12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_source_compiles(name: str) -> None:
+    own = kernel(module(name), "cuda")
+    family = catalog("cuda", name, [own.folder])[name]
+    # Of every parameter the first and the last value.
+    ends = ({each.values[0], each.values[-1]} for each in family.parameters)
+    for values in itertools.product(*ends):
+        configuration = Configuration(
+            zip([each.name for each in family.parameters], values, strict=True)
+        )
+        for dtype in family.dtypes[:2]:
+            assert compile_cuda(render(family, configuration, dtype=dtype).text, "sm_90")
+    assert cases_of(own.problem(**dict.fromkeys(own.operation.sizes, 7)))
