@@ -1,4 +1,4 @@
-"""The kernels of `examples/kernels`: a module for each, with one for the processor and one for GPUs."""
+"""The kernels of `examples`: of one module each on the processor and a GPU, and Kernel Tuner's."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from typing import Any
 import numpy as np
 
 import autotune
+from autotune.core.configuration import Configuration
+from autotune.families.family import KernelFamily
+from autotune.gpu.nvidia.known_gpus import find_gpu
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples" / "kernels"
-NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
+LIMITS = find_gpu("h200").limits
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+NAMES = sorted(path.stem for path in (EXAMPLES / "kernels").glob("*.py"))
+KERNEL_TUNERS = ("vector_add", "convolution", "matmul", "reduction", "pnpoly", "expdist")
+SOURCES = [*(f"kernels/{name}" for name in NAMES), *(f"kernel_tuner/{n}" for n in KERNEL_TUNERS)]
+"""Kernels for a GPU."""
 
 
-def module(name: str) -> ModuleType:
+def module(name: str, folder: str = "kernels") -> ModuleType:
     """An example, imported afresh: it forgets what it has loaded."""
-    spec = importlib.util.spec_from_file_location(f"example_{name}", FOLDER / f"{name}.py")
+    path = EXAMPLES / folder / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"example_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     found = importlib.util.module_from_spec(spec)
@@ -33,6 +41,26 @@ def kernel(example: ModuleType, target: str) -> autotune.OwnKernel:
         if isinstance(each, autotune.OwnKernel) and each.target == target
     )
     return found
+
+
+def source(path: str) -> autotune.OwnKernel:
+    """One of `SOURCES`."""
+    folder, _, name = path.partition("/")
+    if folder == "kernels":
+        return kernel(module(name), "cuda")
+    found = getattr(module("kernels", folder), name)
+    assert isinstance(found, autotune.OwnKernel)
+    return found
+
+
+def valid(family: KernelFamily, problem: Any, rng: np.random.Generator) -> dict[str, Any]:
+    """A configuration that is valid for a problem, and what else expressions know."""
+    for _ in range(1000):
+        chosen = {each.name: rng.choice(each.values).item() for each in family.parameters}
+        values = family.values(Configuration(chosen), problem, LIMITS)
+        if all(each.expression.holds(values) for each in family.restrictions):
+            return {**values, **chosen}
+    raise AssertionError(f"nothing is valid for {problem.label}")
 
 
 def expected(example: ModuleType, given: tuple[Any, ...]) -> tuple[Any, ...]:

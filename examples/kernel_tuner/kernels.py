@@ -81,7 +81,7 @@ convolution = autotune.kernel(
     ],
     grid=["ceildiv(W, block_size_x * tile_size_x)", "ceildiv(H, block_size_y * tile_size_y)"],
     block=["block_size_x", "block_size_y"],
-    cases=["37x53x3", "64x64x5", "70x33x17", "1x1x3"],
+    cases=["37x3x53", "64x5x64", "70x17x33", "1x3x1"],  # H x F x W
 )
 
 matmul = autotune.kernel(

@@ -22,7 +22,7 @@ SAID = {
     "out": {"result": "HxW"},
     "reference": convolved,
     "flops": "2 * H * W * F * F",
-    "cases": ["37x53x3", "64x64x5", "70x33x7", "1x1x3"],
+    "cases": ["37x3x53", "64x5x64", "70x7x33", "1x3x1"],  # H x F x W
 }
 
 

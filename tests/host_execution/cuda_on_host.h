@@ -36,11 +36,14 @@
 #define __restrict__ __restrict
 #define __grid_constant__
 
+using std::abs;
 using std::erf;
 using std::exp;
 using std::fma;
 using std::max;
 using std::min;
+using std::rint;
+using std::sqrt;
 using std::tanh;
 #define __expf std::exp  // a name that the C library has, too
 static inline float __fdividef(float x, float y) { return x / y; }
@@ -434,7 +437,8 @@ static inline Value __shfl_up_sync(unsigned mask, Value value, int distance) {
   return host::offered<Value>(inside ? self - std::size_t(distance) : self, host::offer(value));
 }
 
-static inline unsigned long long atomicAdd(unsigned long long* address, unsigned long long value) {
+template <typename Value>
+static inline Value atomicAdd(Value* address, Value value) {
   return std::exchange(*address, *address + value);
 }
 

@@ -6,9 +6,8 @@ import itertools
 
 import numpy as np
 import pytest
-from example_kernels import NAMES, agree, expected, kernel, module
+from example_kernels import NAMES, SOURCES, agree, expected, kernel, module, source, valid
 
-from autotune.core.configuration import Configuration
 from autotune.core.errors import NotTunedError
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.nvrtc import compile_cuda
@@ -34,16 +33,13 @@ def test_twelve_kernels_are_shown() -> None:
     assert len(NAMES) == 12
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_source_compiles(name: str) -> None:
-    own = kernel(module(name), "cuda")
-    family = catalog("cuda", name, [own.folder])[name]
-    # Of every parameter the first and the last value.
-    ends = ({each.values[0], each.values[-1]} for each in family.parameters)
-    for values in itertools.product(*ends):
-        configuration = Configuration(
-            zip([each.name for each in family.parameters], values, strict=True)
-        )
-        for dtype in family.dtypes[:2]:
-            assert compile_cuda(render(family, configuration, dtype=dtype).text, "sm_90")
-    assert cases_of(own.problem(**dict.fromkeys(own.operation.sizes, 7)))
+@pytest.mark.parametrize("path", SOURCES)
+def test_every_source_compiles(path: str) -> None:
+    own = source(path)
+    family = catalog("cuda", own.name, [own.folder])[own.name]
+    problem = own.problem(**dict.fromkeys(own.operation.sizes, 7))
+    rng = np.random.default_rng(11)
+    for case, dtype in zip(cases_of(problem)[:4], itertools.cycle(family.dtypes), strict=False):
+        values = valid(family, own.operation.at(case.sizes, dtype=dtype), rng)
+        chosen = {each.name: values[each.name] for each in family.parameters}
+        assert compile_cuda(render(family, chosen, dtype=dtype).text, "sm_90")
