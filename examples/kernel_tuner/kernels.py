@@ -1,8 +1,29 @@
 """The examples of Kernel Tuner's documentation, as kernels of `autotune.kernel` on a GPU.
 
 Each is the source with its macros, and what Kernel Tuner calls tune_params, restrictions, answer
-and grid_div_x; there is nothing to allocate, to time or to compare by hand.
-`docs/own-kernel.md` says what each argument is here.
+and grid_div_x. Kernel Tuner's arguments, and what they are here:
+
+    kernel_name, kernel_source    name=, source= (a text, or a path; quoted headers come along);
+                                  a function for Numba is decorated
+    problem_size, arguments       the operands of a call; operands= and out= name them, with shapes
+    arguments that are scalars    sizes follow from shapes; scalars= are others, np.int32(3) too
+    tune_params                   parameters=, macros of the source
+    restrictions                  restrictions=: texts, lambdas of a dictionary or of names
+    block_size_x and its like     block=: any expressions
+    grid_div_x, grid_div_y        grid=["ceildiv(N, block_size_x)"]
+    answer, atol, verify          reference=, tolerance=, accept=
+    prepared arguments            inputs= makes them; kernel.tune(a, b) takes those of a call
+    smem_args                     shared_bytes=
+    cmem_args, texmem_args        not offered: pass a pointer
+    several kernels               launch={"workspace_bytes": ..., "before": [...], "after": [...]}
+    strategy, strategy_options    sampler=: auto, tpe, gp, random, exhaustive, or Optuna's by path
+    max_fevals, time_limit        trials=, timeout=
+    objective, metrics            objective="energy"; GFLOP/s by flops=
+    observers                     recorded beside every measurement: clocks, temperature, power
+    cache, simulation_mode        the user's cache; `autotune replay` of recorded spaces
+    store_results (T4)            `autotune sweep`, `autotune cache export`
+    kernel_launcher               the kernel itself is called; `autotune export` for C and C++
+    tune_kernel                   kernel.tune, the first call, `autotune tune module:kernel`
 """
 
 import numpy as np
