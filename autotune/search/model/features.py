@@ -38,7 +38,7 @@ class Points:
     """
 
     features: NDArray[np.float32]
-    levels: NDArray[np.int32]
+    levels: NDArray[np.signedinteger]
     expectations: NDArray[np.float32]
 
     def __len__(self) -> int:
@@ -60,7 +60,7 @@ class _Parameter(NamedTuple):
     group: int  # among the parameters of all families
     columns: slice
     table: NDArray[np.float32]  # shape (columns, values)
-    levels: NDArray[np.int32]
+    levels: NDArray[np.generic]
 
 
 class FeatureMap:
@@ -108,6 +108,9 @@ class FeatureMap:
         self.compiled: NDArray[np.bool_] = np.array(
             [name in written for name in self._values] + [True] * (families > 0)
         )
+        most = max((len(values) for values in self._values.values()), default=0)
+        # Small where it can be: levels are compared more often than anything else is done.
+        self._level = np.int8 if max(most, families) < 128 else np.int32
         self._tables = {family: self._table(member) for family, member in self._members.items()}
 
     def of(self, rows: Sequence[int]) -> Points:
@@ -164,7 +167,7 @@ class FeatureMap:
     def _blank(self, count: int) -> Points:
         return Points(
             np.full((len(self.groups), count), _ABSENT, dtype=np.float32),
-            np.full((self.parameters, count), -1, dtype=np.int32),
+            np.full((self.parameters, count), -1, dtype=self._level),
             np.zeros((0, count), dtype=np.float32),
         )
 
@@ -185,7 +188,7 @@ class FeatureMap:
             if (name := parameter.name) in self._values:
                 several = self._values[name]
                 level = {value: number for number, value in enumerate(several)}
-                levels = np.array([level[value] for value in parameter.values], dtype=np.int32)
+                levels = np.array([level[value] for value in parameter.values], dtype=self._level)
                 features = _features(parameter.values, several)
                 columns = self._columns[name]
                 table.append(_Parameter(position, groups[name], columns, features, levels))
@@ -328,7 +331,7 @@ def _value(trial: FrozenTrial) -> float | None:
 LARGEST_LISTED = 131_072
 """Spaces up to this many rows are scored whole."""
 
-_DRAWN = 65_536
+_DRAWN = 32_768
 """Rows drawn uniformly from a larger space."""
 
 _DRAWN_SLOWLY = 1_024
@@ -336,19 +339,26 @@ _DRAWN_SLOWLY = 1_024
 
 
 class Candidates:
-    """Rows as the model sees them by `describe`; all of the space where `rows` is None."""
+    """Rows as the model sees them by `describe`; all of the space where `rows` is None.
+
+    `points` are the rows as they are seen, where that is known already, and `listed` is every row
+    of the space, where these are some.
+    """
 
     def __init__(
         self,
         space: StudySpace,
         describe: Callable[[Sequence[int]], Points],
         rows: Sequence[int] | None,
+        points: Points | None = None,
+        listed: Points | None = None,
     ) -> None:
         self._space = space
+        self._listed = listed
         self._describe = describe
         self._rows: Sequence[int] = range(space.size) if rows is None else rows
         self._positions = None if rows is None else {row: at for at, row in enumerate(rows)}
-        self.points: Points = describe(self._rows)
+        self.points: Points = describe(self._rows) if points is None else points
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -362,6 +372,12 @@ class Candidates:
         """The row of a candidate."""
         return self._rows[position]
 
+    def part(self, positions: Sequence[int]) -> "Candidates":
+        """Some of these candidates."""
+        rows = [self._rows[at] for at in positions]
+        points, listed = self.points[positions], self.points if self.whole else None
+        return Candidates(self._space, self._describe, rows, points, listed)
+
     def positions(self, rows: Iterable[int]) -> list[int]:
         """Positions of those rows that are candidates."""
         if self._positions is None:
@@ -372,7 +388,12 @@ class Candidates:
         """Add a row and its neighbours; returns those that were not there before."""
         if self._positions is None:
             return self.points[:0]
-        near = (centre, *neighbours(self._space, centre))
+        if self._listed is None:
+            near = [centre, *neighbours(self._space, centre)]
+        else:
+            levels = self._listed.levels
+            apart = (levels != levels[:, centre : centre + 1]).sum(axis=0)
+            near = np.flatnonzero(apart <= 1).tolist()
         new = [row for row in near if row not in self._positions]
         self._positions.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
         self._rows = [*self._rows, *new]
@@ -389,8 +410,11 @@ def drawn_rows(space: StudySpace, centres: Collection[int], *seed: int) -> list[
     if space.size <= LARGEST_LISTED:
         return None
     count = _DRAWN if space.size < 2**63 else _DRAWN_SLOWLY
-    random = seeded(*seed)
-    rows = {random.randrange(space.size) for _ in range(count)}
+    if space.size < 2**63:
+        rows = set(np.random.default_rng(seed).integers(space.size, size=count).tolist())
+    else:
+        random = seeded(*seed)
+        rows = {random.randrange(space.size) for _ in range(count)}
     rows.update(centres)
     for centre in centres:
         rows.update(neighbours(space, centre))

@@ -34,10 +34,14 @@ _NOISES = (-9.0, 0.0)
 
 _ITERATIONS = 25
 
+_SQRT_3 = math.sqrt(3.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Scaled(Points):
-    """Points prepared for one kernel: features over their length scales, and their squares' sum.
+    """Points prepared for one kernel.
+
+    Features are over their length scales, times the root of 3 of the kernel's formula.
 
     Attributes:
         squares: shape (points,).
@@ -72,25 +76,27 @@ class Kernel:
 
     def scaled(self, points: Points) -> Scaled:
         """Prepare points for `covariance`."""
-        features = points.features * self.scales.astype(np.float32)[:, None]
+        features = points.features * (_SQRT_3 * self.scales).astype(np.float32)[:, None]
         squares = np.einsum("ij,ij->j", features, features)
         return Scaled(features, points.levels, points.expectations, squares)
 
     def covariance(self, some: Scaled, others: Scaled) -> NDArray[np.float32]:
         """Covariances of points with others, shape (some, others)."""
-        r = some.features.T @ others.features
-        r *= -2.0
+        r = (np.float32(-2.0) * some.features).T @ others.features
         r += some.squares[:, None]
         r += others.squares
         np.maximum(r, 0.0, out=r)
-        r *= 3.0
         np.sqrt(r, out=r)
-        agreement = np.zeros_like(r)
+        agreement = np.zeros(r.shape, dtype=np.min_scalar_type(len(some.levels)))
         for mine, theirs in zip(some.levels, others.levels, strict=True):
             agreement += mine[:, None] == theirs
-        agreement /= max(1, len(some.levels))
-        covariance = np.float32(self.signal) * _matern(r, np.exp(-r))
-        covariance += np.float32(self.effects) * _effects(agreement)
+        shares = np.arange(len(some.levels) + 1) / max(1, len(some.levels))
+        covariance = (self.effects * _effects(shares)).astype(np.float32)[agreement]
+        decay = np.exp(-r)
+        r += 1.0
+        decay *= r
+        decay *= np.float32(self.signal)
+        covariance += decay
         if len(some.expectations):
             covariance += WEIGHT_VARIANCE * (some.expectations.T @ others.expectations)
         return np.asarray(covariance)
@@ -204,10 +210,6 @@ class _Evidence:
         return value + 0.5 * float(away @ away), gradient + away / self._spread
 
 
-_BLOCK = 8192
-"""Candidates that are solved for together: what is kept of a block stays in the cache."""
-
-
 class Posterior:
     """Mean and variance at every candidate, given where observations were made.
 
@@ -254,18 +256,11 @@ class Posterior:
         self._factor[old:new, :old] = left
         self._factor[old:new, old:new] = factor
         left, factor = left.astype(np.float32), factor.astype(np.float32)
-        variance = self._variances[-1].copy()
-        for start in range(0, len(variance), _BLOCK):
-            block = slice(start, start + _BLOCK)
-            rows = kernel.covariance(scaled, self._candidates[block])
-            rows -= left @ self._rows[:old, block]
-            if len(points) > 1:
-                rows = _solved(factor, rows)
-            else:
-                rows /= factor
-            self._rows[old:new, block] = rows
-            variance[block] -= np.einsum("ij,ij->j", rows, rows)
-        self._variances.append(variance)
+        rows = kernel.covariance(scaled, self._candidates)
+        rows -= left @ self._rows[:old]
+        rows = _divided(rows, factor)
+        self._rows[old:new] = rows
+        self._variances.append(self._variances[-1] - np.einsum("ij,ij->j", rows, rows))
         self._points = self._points + scaled
 
     def truncate(self, count: int) -> None:
@@ -335,6 +330,14 @@ def _solved(factor: NDArray[Any], right: NDArray[Any], trans: str = "N") -> NDAr
 
     found = solve_triangular(factor, right, lower=True, trans=trans, check_finite=False)
     return np.asarray(found)
+
+
+def _divided(rows: Floats, factor: Floats) -> NDArray[np.float32]:
+    """The same in place, for many right sides one after the other in memory."""
+    from scipy.linalg.blas import strsm
+
+    # Transposed, both are as Fortran has them, and nothing is copied.
+    return np.asarray(strsm(1.0, factor.T, rows.T, side=1, overwrite_b=1).T)
 
 
 def _cholesky(covariance: NDArray[np.float64]) -> NDArray[np.float64]:

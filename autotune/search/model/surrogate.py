@@ -16,7 +16,7 @@ from autotune.core.configuration import Candidate, Value
 from autotune.core.errors import InputError
 from autotune.search.claims import StudySpace
 from autotune.search.model.features import Candidates, FeatureMap, Points
-from autotune.search.model.gaussian import Posterior, fit
+from autotune.search.model.gaussian import Kernel, Posterior, fit
 
 _GOOD = 0.3
 """Share of the values that are told apart in full."""
@@ -35,7 +35,7 @@ def response(values: NDArray[np.float64]) -> NDArray[np.float64]:
     deviation 1.
     """
     logs = np.log(values) if values.min() > 0 else values / max(1e-300, np.abs(values).max())
-    middle = np.quantile(logs, _GOOD)
+    middle = np.interp(_GOOD * (len(logs) - 1), np.arange(len(logs)), np.sort(logs))
     width = max(float(middle - logs.min()), _NARROWEST)
     excess = np.maximum(logs - middle, 0.0)
     squeezed = np.minimum(logs, middle) + width * np.log1p(excess / width)
@@ -138,7 +138,7 @@ class SuccessModel:
     kernel's other terms there is one that is linear in the features, so that a limit seen in one
     place holds beyond it. Regression on labels is cheap, and as good a classifier as any here
     (Rasmussen and Williams, "Gaussian Processes for Machine Learning", section 6.5). `groups` are
-    those of the `FeatureMap`.
+    those of the `FeatureMap`, and `candidates` are watched first.
     """
 
     def __init__(self, candidates: Points, groups: NDArray[np.int64]) -> None:
@@ -147,6 +147,7 @@ class SuccessModel:
         self._points = self._candidates[:0]
         self._labels: list[float] = []
         # Nothing is computed before the first failure: many spaces have none.
+        self._kernel: Kernel | None = None
         self._posterior: Posterior | None = None
         self._start = 0
         self._fitted = 0
@@ -160,9 +161,9 @@ class SuccessModel:
         self._points = self._points + _linear(point)
         self._labels.append(1.0 if succeeded else -1.0)
 
-    def widen(self, candidates: Points) -> None:
-        """Add candidates after those there are."""
-        self._candidates = self._candidates + _linear(candidates)
+    def watch(self, candidates: Points) -> None:
+        """Have other candidates in place of those there are."""
+        self._candidates = _linear(candidates)
         self._posterior = None
 
     def log_probability(self) -> NDArray[np.float32] | float:
@@ -179,16 +180,17 @@ class SuccessModel:
 
     def _updated(self) -> Posterior:
         fitted = refit_at(len(self))
-        if self._posterior is None or fitted > self._fitted:
-            self._start = max(0, fitted - _MOST_LEARNED)
-            points = self._points[self._start : fitted]
+        self._start = max(0, fitted - _MOST_LEARNED)
+        points = self._points[self._start : fitted]
+        if self._kernel is None or fitted > self._fitted:
             labels = np.array(self._labels[self._start : fitted])
             # The overall rate as it is at a fit stands for what is far away until the next one.
             overall = self._overall = float(np.mean(self._labels[:fitted]))
-            kernel = fit(points, labels - overall, self._groups, weight=0.0)
+            self._kernel = fit(points, labels - overall, self._groups, weight=0.0)
+            self._fitted, self._posterior = fitted, None
+        if self._posterior is None:
             capacity = len(points) + LONGEST_STEP
-            self._posterior = Posterior(kernel, self._candidates, points, capacity)
-            self._fitted = fitted
+            self._posterior = Posterior(self._kernel, self._candidates, points, capacity)
         for at in range(self._start + len(self._posterior), len(self)):
             self._posterior.append(self._points[at : at + 1])
         self._posterior.settle(len(self._posterior))
@@ -204,8 +206,17 @@ def _linear(points: Points) -> Points:
 _MOST_FITTED = 120
 """Observations that the kernel's parameters are fitted to."""
 
-_MOST_KEPT = 256
+_MOST_KEPT = 1024
 """Observations that a model begins with."""
+
+_MOST_SCANNED = 96
+"""Observations that all rows of a space are judged by, to find the promising ones."""
+
+_MOST_TRACKED = 4096
+"""Rows that are followed between two fits: the most promising at the first one."""
+
+_BLOCK = 2048
+"""Rows that are judged together: what is kept of a block stays in the cache."""
 
 _CAUTION = 2.0
 """Power of the probability of success. More than 1: nothing is ever measured where all fails, so
@@ -216,13 +227,14 @@ _MOST_PENDING = 64
 
 
 class Surrogate:
-    """A model of the candidates, as a function of the observations in their order.
+    """A model of the promising candidates, as a function of the observations in their order.
 
-    The kernel is fitted when it is built; later observations change the posterior only. So its
-    state depends on nothing but the observations, however many are told at a time.
+    The kernel is fitted when it is built, and all rows are scored once; later observations change
+    the posterior of the best of them only. So its state depends on nothing but the observations,
+    however many are told at a time.
 
     Args:
-        candidates: the rows that may be proposed.
+        everywhere: the rows that may be proposed.
         success: of these candidates; it may know the first observations already.
         describe: the model's view of rows.
         groups: those of the `FeatureMap`.
@@ -231,27 +243,28 @@ class Surrogate:
 
     def __init__(
         self,
-        candidates: Candidates,
+        everywhere: Candidates,
         success: SuccessModel,
         describe: Callable[[Sequence[int]], Points],
         groups: NDArray[np.int64],
         observed: Sequence[tuple[int, float | None]],
     ) -> None:
-        self.candidates = candidates
         self.describe = describe
         self._values: list[float] = [value for _, value in observed if value is not None]
         self._rows: list[int] = [row for row, value in observed if value is not None]
         self._pending: list[int] = []
-        values = np.array(self._values)
-        self._kept = informative(values, _MOST_KEPT)
-        fitted = informative(values, _MOST_FITTED)
-        kernel = fit(describe([self._rows[at] for at in fitted]), response(values)[fitted], groups)
-        points = describe([self._rows[at] for at in self._kept])
-        capacity = len(self._kept) + LONGEST_STEP + _MOST_PENDING
-        self._posterior = Posterior(kernel, candidates.points, points, capacity)
         self._success = success
         for row, value in observed[len(success) :]:
             success.observe(describe([row]), value is not None)
+        values = np.array(self._values)
+        fitted = informative(values, _MOST_FITTED)
+        kernel = fit(self._seen(fitted), response(values)[fitted], groups)
+        self.candidates = self._promising(everywhere, kernel)
+        self._kept = informative(values, _MOST_KEPT)
+        capacity = len(self._kept) + LONGEST_STEP + _MOST_PENDING
+        points = self._seen(self._kept)
+        self._posterior = Posterior(kernel, self.candidates.points, points, capacity)
+        success.watch(self.candidates.points)
 
     def observe(self, row: int, value: float | None) -> None:
         """Take note of one trial more."""
@@ -291,20 +304,40 @@ class Surrogate:
 
     def scores(self) -> NDArray[np.float32]:
         """Promise of every candidate: log expected improvement, and chance of success."""
-        responses = response(np.array(self._values))[self._kept]
-        best = float(self._posterior.fitted(responses).min())
-        mean = self._posterior.mean(responses)
-        improvement = log_expected_improvement(mean, self._posterior.variance, best)
+        return self._scores(self._posterior, self._kept)
+
+    def _scores(self, posterior: Posterior, kept: Sequence[int]) -> NDArray[np.float32]:
+        responses = response(np.array(self._values))[kept]
+        best = float(posterior.fitted(responses).min())
+        mean = posterior.mean(responses)
+        improvement = log_expected_improvement(mean, posterior.variance, best)
         return np.asarray(improvement + _CAUTION * self._success.log_probability())
+
+    def _promising(self, everywhere: Candidates, kernel: Kernel) -> Candidates:
+        """The rows with the best scores, and the neighbours of the best one measured."""
+        if len(everywhere) <= _MOST_TRACKED:
+            return everywhere
+        kept = informative(np.array(self._values), _MOST_SCANNED)
+        observed, scores = self._seen(kept), []
+        for start in range(0, len(everywhere), _BLOCK):
+            block = everywhere.points[start : start + _BLOCK]
+            self._success.watch(block)
+            scores.append(self._scores(Posterior(kernel, block, observed, len(kept)), kept))
+        order = np.argpartition(-np.concatenate(scores), _MOST_TRACKED)
+        promising = everywhere.part(np.sort(order[:_MOST_TRACKED]).tolist())
+        promising.widen(self.best_row)
+        return promising
+
+    def _seen(self, kept: Sequence[int]) -> Points:
+        return self.describe([self._rows[at] for at in kept])
 
     def _widen(self, row: int) -> None:
         if self.candidates.whole:
             return
         self._posterior.truncate(len(self._kept))
         self._pending.clear()
-        added = self.candidates.widen(row)
-        self._posterior.widen(added)
-        self._success.widen(added)
+        self._posterior.widen(self.candidates.widen(row))
+        self._success.watch(self.candidates.points)
 
 
 Expectation: TypeAlias = Callable[[Sequence[int]], NDArray[np.float64]]

@@ -163,6 +163,16 @@ class TestProposals:
         rows = drive(ModelProposer(StudySpace(TILES), 1), TILES, 96, times.__getitem__, batch=8)
         assert min(times[row] for row in rows) == min(times)
 
+    def test_following_the_promising_rows_only_changes_little(self, monkeypatch):
+        """Most proposals are those of a model that follows every row, and the best is found."""
+        times = [time_of(TILES[row]) for row in range(TILES.size)]
+        whole = drive(ModelProposer(StudySpace(TILES), 0), TILES, 60, times.__getitem__)
+        monkeypatch.setattr("autotune.search.model.surrogate._MOST_TRACKED", 128)
+        monkeypatch.setattr("autotune.search.model.surrogate._BLOCK", 200)
+        few = drive(ModelProposer(StudySpace(TILES), 0), TILES, 60, times.__getitem__)
+        assert min(times[row] for row in few) == min(times)
+        assert len(set(whole) & set(few)) >= 50
+
     def test_parameters_of_one_value(self):
         space = SearchSpace.from_configurations([{"x": 1, "y": "only"}])
         assert drive(ModelProposer(StudySpace(space), 0), space, 1, lambda row: 1.0) == [0]

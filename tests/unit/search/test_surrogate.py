@@ -196,14 +196,14 @@ class TestSuccess:
             model.observe(points[at : at + 1], False)
         assert np.isfinite(model.log_probability()).all()
 
-    def test_widening_is_the_same_as_having_had_the_candidates(self):
+    def test_watching_others_is_the_same_as_having_had_them(self):
         whole, points, features = self.model(SearchSpace({"x": [1, 2, 4, 8, 16], "y": [1, 2, 3]}))
         widened = SuccessModel(points[:6], features.groups)
         for each, good in ((2, True), (11, False), (7, True)):
             whole.observe(points[each : each + 1], good)
             widened.observe(points[each : each + 1], good)
         widened.log_probability()
-        widened.widen(points[6:])
+        widened.watch(points)
         assert widened.log_probability() == pytest.approx(whole.log_probability(), abs=1e-4)
 
     def test_when_it_is_asked_does_not_matter(self):
