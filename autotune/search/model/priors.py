@@ -95,7 +95,7 @@ class MeasuredPrior:
         self._responses = response(times)
 
     def over(self, space: StudySpace) -> Expectation:
-        """What was measured at the rows of a space, and the process's mean elsewhere."""
+        """The measurements at the rows of a space, and the process's mean elsewhere."""
         features = FeatureMap(space, self._points)
         known = features.of_points(self._points)
         chosen = informative(self._responses, _MOST_SMOOTHED)
