@@ -15,7 +15,13 @@ AGAIN_S = 1e-3
 
 
 class Clock(Protocol):
-    """Times calls where their operands are."""
+    """Times calls where their operands are.
+
+    Attributes:
+        waits: whether a call returns when it has computed: a program waits for each one more.
+    """
+
+    waits: bool
 
     def runs(self, like: Any) -> bool:
         """True if calls with operands like this can be timed now: a capture computes nothing."""
@@ -28,9 +34,15 @@ class Clock(Protocol):
         """
         ...
 
+    def cool(self, like: Any) -> bool:
+        """Have caches forget operands like this; false where that cannot be."""
+        ...
+
 
 class HostClock:
     """A clock of calls that have computed their result when they return."""
+
+    waits = True
 
     def runs(self, like: Any) -> bool:
         """See `Clock.runs`."""
@@ -47,3 +59,7 @@ class HostClock:
         call()
         again = time.perf_counter() - end
         return result, lambda: (first, again)
+
+    def cool(self, like: Any) -> bool:
+        """See `Clock.cool`: nobody asks."""
+        return False

@@ -73,6 +73,23 @@ def test_a_capture_is_seen() -> None:
     assert clock.runs(a)
 
 
+def test_a_layer_is_settled_before_a_capture() -> None:
+    """Three calls come before it as a rule; compiling is waited for here."""
+    a = torch.randn(16, 4096, device="cuda", dtype=torch.bfloat16)
+    b = torch.randn(6144, 4096, device="cuda", dtype=torch.bfloat16).T
+    problem = Gemm(16, 4096, 6144, "bfloat16", layout="nt")
+    for _ in range(4):
+        got = matmul(a, b)
+        while background().busy:
+            pass
+        torch.cuda.synchronize()
+    turns, _ = choosing._CONTESTS[problem, "cuda", f"PyTorch {torch.__version__}"]
+    assert turns is not None
+    assert turns.over
+    wanted = a.double() @ b.double()
+    assert float((got.double() - wanted).norm() / wanted.norm()) < 5e-3
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_shape_is_settled_in_some_calls(dtype: str, cache: Path) -> None:
     a, b = square(1096, dtype), square(1096, dtype)

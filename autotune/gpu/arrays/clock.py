@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.libraries import library_of
 from autotune.core import session
+from autotune.core.errors import AutotuneError
 from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.driver import activated, driver, driver_errors
 
@@ -33,12 +34,17 @@ _MOST_CYCLES = 1_000_000
 _HIGHEST_CLOCK = 2.2e9
 """Cycles per second that no multiprocessor exceeds: a GPU is held no shorter than this says."""
 
+_CACHE_BYTES = 128 * 2**20
+"""Memory to write to until no level-2 cache holds anything else."""
+
 _LATE = 0.02
 """Of a time, the longest part that the GPU may have waited for the host."""
 
 
 class DeviceClock:
     """See `autotune.serving.clock.Clock`."""
+
+    waits = False
 
     def __init__(self) -> None:
         self._cycles = _DELAY_CYCLES
@@ -63,6 +69,19 @@ class DeviceClock:
         if late_s > 0:  # a slow host: hold the GPU longer, the next time
             self._cycles = min(2 * cycles, _MOST_CYCLES)
         return result, functools.partial(_seconds, device, begin, end, late_s)
+
+    def cool(self, like: Any) -> bool:
+        """See `Clock.cool`: other memory is written, which the operands' library has to spare."""
+        library = library_of(like)
+        stream = library.current_stream(like)
+        try:
+            other = library.empty(like, (_CACHE_BYTES // 4,), "float32")
+            place = describe("other", other, stream)
+            with activated(place.device):
+                driver().enqueue_zeros(place.address, _CACHE_BYTES, stream)
+        except (AutotuneError, MemoryError, RuntimeError):  # PyTorch's lack of memory is the last
+            return False
+        return True
 
 
 @session.cached()

@@ -46,8 +46,12 @@ class FakeClock:
         seconds: by what a call returns; a tuple is of two calls in a row.
     """
 
+    waits = True
+
     def __init__(self, seconds: dict[Any, Any]) -> None:
         self.seconds = seconds
+        self.cooled = 0
+        self.spare = 1000
         self.timed: list[Any] = []
         self.is_captured = False
         self.knows = True
@@ -61,6 +65,16 @@ class FakeClock:
         seconds = self.seconds[result]
         found = seconds if isinstance(seconds, tuple) else (seconds,)
         return result, lambda: found if self.knows else None
+
+    def cool(self, like: Any) -> bool:
+        self.cooled += 1
+        return self.cooled <= self.spare
+
+
+class DeviceLike(FakeClock):
+    """A clock of calls that return before they have computed."""
+
+    waits = False
 
 
 @pytest.fixture(autouse=True)
@@ -212,6 +226,54 @@ def test_nothing_is_timed_in_a_capture() -> None:
     assert not clock.timed
     clock.is_captured = False
     assert "kernel" in play(made)
+
+
+def twice(made: Contest, calls: int) -> list[str]:
+    """Who computes in calls that write nothing of the caller's."""
+    return [
+        made.call(lambda kernel: "kernel", lambda: "library", A, twice=True) for _ in range(calls)
+    ]
+
+
+@pytest.mark.parametrize("seconds", [1e-3, 1.99e-3, 3e-3])
+def test_where_nobody_waits_the_second_call_takes_all_turns(seconds: float) -> None:
+    clock = DeviceLike({"kernel": seconds, "library": 2e-3})
+    made = contest(clock)
+    assert twice(made, 1) == ["library"]
+    assert not clock.timed  # a shape that is used once costs nothing
+    twice(made, 1)
+    assert made.over
+    assert (made.winner is not None) is (seconds < 1.9e-3)
+    assert clock.cooled == 2 * (ENOUGH + 1) == len(clock.timed) - 1
+
+
+def test_turns_are_taken_call_by_call_where_there_is_no_memory_or_the_product_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = DeviceLike({"kernel": 1e-3, "library": 2e-3})
+    clock.spare = 0
+    made = contest(clock)
+    assert twice(made, 5)[1:] == ["library", "kernel"] * 2
+    assert clock.cooled == 1
+    monkeypatch.setattr(contests, "MOST_FLOPS", PROBLEM.flops - 1)
+    large = DeviceLike({"kernel": 1e-3, "library": 2e-3})
+    twice(contest(large), 2)
+    assert len(large.timed) == 1
+    captured = DeviceLike({"kernel": 1e-3, "library": 2e-3})
+    captured.is_captured = True
+    twice(contest(captured), 9)
+    assert not captured.timed
+
+
+def test_a_failure_in_turns_taken_together_is_nobodys() -> None:
+    clock = DeviceLike({"kernel": 1e-3, "library": 2e-3})
+    made = contest(clock)
+
+    def lacks(kernel: Kernel) -> Any:
+        raise RuntimeError("out of memory")
+
+    got = [made.call(lacks, lambda: "library", A, twice=True) for _ in range(2)]
+    assert got == ["library"] * 2
 
 
 def test_times_that_are_never_known_leave_the_library(cache: Path) -> None:
