@@ -43,6 +43,7 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("check", "verify and time a kernel that somebody else wrote"),
     "sweep": ("research", "measure every valid configuration, to study the space"),
     "replay": ("research", "compare samplers on recorded spaces"),
+    "compare": ("recordings", "compare samplers on recorded spaces, with charts for a paper"),
     "convert": ("recordings", "write a recording in another format: T4, Kernel Tuner, Parquet"),
     "report": ("files", "write a page about studies and sweeps"),
     "doctor": ("machine", "look at this machine, and say how to mend what is wrong"),

@@ -1,13 +1,19 @@
-"""``autotune convert``: recordings in other formats."""
+"""``autotune convert`` and ``compare``: recordings in other formats, and for papers."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.cli.outputs import check_outputs
 from autotune.cli.parser import CommandResult, common
+from autotune.core.errors import InputError
+
+if TYPE_CHECKING:
+    from autotune.research import RecordedSpace
 
 FORMATS = ("sweep", "csv", "parquet", "arrow", "kernel-tuner", "t4", "ktt")
 """Formats that are written; naming them here spares the parser an import."""
@@ -45,3 +51,107 @@ def run_convert(args: argparse.Namespace) -> CommandResult:
     size = args.target.stat().st_size
     document = {"output": str(args.target.absolute()), "format": form, "bytes": size, "lost": lost}
     return CommandResult(document, f"written   {args.target} ({form}, {size:,} bytes)")
+
+
+def add_compare(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command."""
+    parser = commands.add_parser(
+        "compare",
+        parents=[common()],
+        description="Searches recorded spaces with each sampler, as `autotune replay` does, and "
+        "writes what a paper needs to a folder: scores with paired tests, convergence, importance "
+        "and interactions of parameters, portability, environment. One page (index.html), its "
+        "charts as SVG and PDF, its tables as CSV.",
+    )
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="a recorded space, or the name of a data set"
+    )
+    parser.add_argument(
+        "--samplers",
+        nargs="+",
+        default=["auto", "tpe", "random"],
+        metavar="NAME",
+        help="as `replay` takes them (default: auto tpe random)",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder")
+    parser.add_argument(
+        "--trials",
+        type=int,
+        metavar="N",
+        help="evaluations per run (default: to the cut-off of each space, which its score needs)",
+    )
+    parser.add_argument(
+        "--seeds", type=int, default=20, metavar="N", help="runs per sampler (default 20)"
+    )
+    parser.add_argument(
+        "--workers", type=int, metavar="N", help="processes (default: one per core)"
+    )
+    parser.set_defaults(run=run_compare)
+
+
+def run_compare(args: argparse.Namespace) -> CommandResult:
+    """Replay every file with every sampler, and write the page and its parts."""
+    from autotune.core.paths import CacheLocations
+    from autotune.reporting import Finder
+    from autotune.reporting.comparing import Comparison, write_comparison
+    from autotune.reporting.page import bundle
+    from autotune.research import read_recorded, replay
+    from autotune.research.scoring import FIRST_SCORED, cut_off
+
+    try:
+        args.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {args.out}: {error.strerror}") from error
+    files = [_path(given) for given in args.files]
+    check_outputs({"the page": args.out / "index.html"}, args, files)
+    bundle()  # what draws is missing before the work, not after it
+    names: dict[str, RecordedSpace] = {}
+    for recorded in map(read_recorded, files):
+        own = (recorded.name, *(f"{recorded.name} ({n})" for n in range(2, len(files) + 1)))
+        name = next(each for each in own if each not in names)
+        names[name] = replace(recorded, name=name)
+    found = Finder(CacheLocations.at(args.cache)).find_all([str(path) for path in files])
+    studies = [replace(study, name=name) for study, name in zip(found, names, strict=True)]
+    samplers = list(dict.fromkeys(args.samplers))
+    replays = [
+        replay(
+            recorded,
+            samplers,
+            trials=args.trials or max(cut_off(recorded.values), FIRST_SCORED),
+            seeds=args.seeds,
+            workers=args.workers,
+        )
+        for recorded in names.values()
+    ]
+    summaries = {}
+    for name, runs in zip(names, replays, strict=True):
+        for sampler, summary in runs:
+            summaries[name, sampler] = summary
+            if not args.quiet:
+                told = f"{summary.paper.score:.3f}" if summary.paper.telling else "-"
+                print(f"{name}: {sampler} scores {told}", file=sys.stderr, flush=True)
+    written = write_comparison(args.out, Comparison(list(names.values()), studies, summaries))
+    document = {
+        "output": str(args.out.absolute()),
+        "files": [path.name for path in written],
+        "scores": [
+            {
+                "name": name,
+                "sampler": sampler,
+                "cut_off": summary.paper.cut_off,
+                "scores": list(summary.paper.scores) if summary.paper.telling else [],
+            }
+            for (name, sampler), summary in summaries.items()
+        ],
+    }
+    return CommandResult(document, f"written   {args.out / 'index.html'}, {len(written)} files")
+
+
+def _path(given: str) -> Path:
+    """The file of that name, or of the data set of that name."""
+    from autotune import datasets
+    from autotune.reporting import is_file
+
+    return (
+        datasets.path(given) if not is_file(given) and given in datasets.names() else Path(given)
+    )

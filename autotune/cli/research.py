@@ -275,6 +275,7 @@ def _replay_document(
         "score": summary.score if summary.telling else None,
         "score_error": summary.score_error if summary.telling else None,
         "scores": list(summary.scores) if summary.telling else [],
+        "paper": _paper_document(summary, recorded),
         **{
             name: getattr(summary, name) for name in ("n95", "n99", "reach95", "reach99", "cpu_ms")
         },
@@ -284,6 +285,25 @@ def _replay_document(
             "p90": summary.high.tolist(),
             "random": random.tolist(),
         },
+    }
+
+
+def _paper_document(summary: Summary, recorded: RecordedSpace) -> dict[str, Any]:
+    """The measures for papers, and what is to be known of the recording."""
+    from autotune.research import isolated
+
+    paper = summary.paper
+    return {
+        "cut_off": paper.cut_off,
+        "noise": paper.noise,
+        "score": paper.score if paper.telling else None,
+        "scores": list(paper.scores) if paper.telling else [],
+        "aggregate": paper.aggregate,
+        "aggregate_s": paper.aggregate_s,
+        "isolated": [
+            {"point": str(one.point), "value": one.value, "ahead": one.ahead}
+            for one in isolated(recorded)
+        ],
     }
 
 
@@ -302,7 +322,8 @@ def _csv_text(documents: Sequence[dict[str, Any]]) -> str:
 def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str:
     spaces = {recorded.name: recorded for recorded, _, _ in rows}
     lines = [_described(recorded) for recorded in spaces.values()]
-    lines += ["", _table(rows), ""]
+    lines += map(_isolated, spaces.values())
+    lines = [line for line in lines if line] + ["", _table(rows), ""]
     if len(spaces) > 1:
         for sampler in dict.fromkeys(sampler for _, sampler, _ in rows):
             scores = [one.score for _, name, one in rows if name == sampler and one.telling]
@@ -318,7 +339,8 @@ def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str
         )
     lines.append(
         f"Medians over {seeds} seeds of the fraction of the optimum's speed; score: mean ± "
-        "standard error, 0 is expected of uniform random search, 1 is the optimum at once."
+        "standard error, 0 is expected of uniform random search, 1 is the optimum at once. The "
+        "cut-off score ends where random search is almost done, and knows noise."
     )
     return "\n".join(lines)
 
@@ -333,16 +355,31 @@ def _described(recorded: RecordedSpace) -> str:
     )
 
 
+def _isolated(recorded: RecordedSpace) -> str:
+    """A line about isolated configurations; empty where there are none."""
+    from autotune.research import isolated
+
+    found = isolated(recorded)
+    if not found:
+        return ""
+    others = f", and {counted(len(found) - 1, 'other')}" if found[1:] else ""
+    return (
+        f"{recorded.name}: {found[0].ahead:.0%} ahead of every neighbour, a true optimum or a "
+        f"glitch: {found[0].point} ({found[0].value:.4g}){others}"
+    )
+
+
 def _table(rows: Sequence[tuple[RecordedSpace, str, Summary]]) -> str:
     budget = max(summary.budget for _, _, summary in rows)
     steps = [step for step in MILESTONES if step < budget] + [budget]
-    numeric = ("score", *(f"after {step}" for step in steps), "n95", "n99")
+    numeric = ("score", "cut-off score", *(f"after {step}" for step in steps), "n95", "n99")
     numeric += ("reach 95%", "reach 99%", "CPU ms")
     cells = [
         (
             recorded.name,
             sampler,
             f"{summary.score:.3f} ±{summary.score_error:.3f}" if summary.telling else "-",
+            f"{summary.paper.score:.3f}" if summary.paper.telling else "-",
             *(f"{summary.fraction(step):.3f}" for step in steps),
             *(
                 f">{summary.budget}" if count is None else f"{count:g}"

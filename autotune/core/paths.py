@@ -24,7 +24,7 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 @session.cached()
 def data_dir(name: str) -> Path:
-    """The folder of shipped data called `name`: "templates", "search_spaces" or "cache".
+    """The folder of shipped data of that name: templates, search_spaces, cache or datasets.
 
     An installed package carries them under ``autotune/_data``; in a checkout they lie beside the
     package, next to ``pyproject.toml``.

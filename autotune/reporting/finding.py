@@ -167,6 +167,7 @@ class Finder:
             target=str(subject.get("target") or ""),
             problem=self._problem(subject),
             families=tuple(dict.fromkeys(trial.family for trial in trials if trial.family)),
+            runs=(recording.provenance,) if recording.provenance else (),
         )
 
     def _behind(self, prefix: str) -> Study | None:

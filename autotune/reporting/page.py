@@ -15,7 +15,7 @@ from autotune.core.version import __version__
 from autotune.core.writing import deliver
 from autotune.reporting import charts, facts, running, spaces, winning
 from autotune.reporting.explore import explored
-from autotune.reporting.layout import Cell, Measure, Page, without_column
+from autotune.reporting.layout import Cell, Measure, Page, Spec, without_column
 from autotune.reporting.spaces import funnel_of
 from autotune.reporting.study import Study
 
@@ -144,12 +144,26 @@ def write_picture(path: Path, studies: Sequence[Study]) -> None:
             for title, part in parts
         ],
         "resolve": {"scale": {"color": "shared"}},
-        "config": _PICTURED,
     }
-    if path.suffix.lower() == ".svg":
-        deliver(path, _vega().vegalite_to_svg(spec).encode())
+    deliver(path, drawn(spec, path.suffix.lower()))
+
+
+def drawn(spec: Spec, kind: str) -> bytes:
+    """A chart as the content of a file: ".svg", ".pdf" or ".png".
+
+    Raises:
+        MissingDependencyError: what draws it is not installed.
+    """
+    spec = {"width": _WIDTH, "config": _PICTURED, **spec}
+    if "vconcat" in spec:  # its parts have widths
+        del spec["width"]
+    vega = _vega()
+    content: str | bytes
+    if kind == ".png":
+        content = vega.vegalite_to_png(spec, scale=_SCALE)
     else:
-        deliver(path, _vega().vegalite_to_png(spec, scale=_SCALE))
+        content = (vega.vegalite_to_svg if kind == ".svg" else vega.vegalite_to_pdf)(spec)
+    return content.encode() if isinstance(content, str) else content
 
 
 @functools.cache

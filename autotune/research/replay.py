@@ -1,9 +1,7 @@
 """Replaying recorded spaces: a sampler searches, what it asks for is looked up, and is scored.
 
-Every unique valid configuration that a search asks for is charged, failing ones included. The
-measures are those of "A methodology for comparing optimization algorithms for auto-tuning"
-(Willemsen, Schoonhoven, Filipovic, Torring, van Nieuwpoort, van Werkhoven; Future Generation
-Computer Systems, 2024), with evaluations in place of seconds.
+Every unique valid configuration that a search asks for is charged, failing ones included.
+`autotune.research.scoring` says by which measures.
 """
 
 import math
@@ -20,12 +18,18 @@ from autotune.core.errors import AutotuneError
 from autotune.core.processors import usable_processors
 from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import WorkerPool
-from autotune.research.space import RecordedSpace
+from autotune.research.scoring import (
+    FIRST_SCORED,
+    PaperScore,
+    best_so_far,
+    expected_random_best,
+    paper_score,
+    room,
+    run_score,
+)
+from autotune.research.space import UNKNOWN_NOISE, RecordedSpace
 from autotune.search import Searcher, make_sampler
 from autotune.search.model import MeasuredPrior, Prior
-
-FIRST_SCORED = 10
-"""The first evaluations are left out of the score: every search begins with a few blind ones."""
 
 BAND = (10, 90)
 """The percentiles over seeds that a curve's band spans."""
@@ -42,6 +46,7 @@ class Summary:
         budget: evaluations of each run.
         scores: the score of every run; see `run_score`.
         telling: scores tell samplers apart: random search could be beaten.
+        paper: the measures for papers, by the recording's cut-off and noise.
         median: median over the runs; `low` and `high` are the 10th and 90th percentile.
         n95: evaluations after which the median run has 95% of the optimum's speed; None when
             the budget does not suffice; `n99` is that for 99%.
@@ -59,6 +64,7 @@ class Summary:
     reach95: float
     reach99: float
     cpu_ms: float
+    paper: PaperScore
     telling: bool = True
 
     @property
@@ -69,72 +75,16 @@ class Summary:
     @property
     def score_error(self) -> float:
         """Standard error of the score over the runs; 0 of a single run."""
-        if len(self.scores) < 2:
-            return 0.0
-        return float(np.std(self.scores, ddof=1)) / math.sqrt(len(self.scores))
+        return self.error_of(self.scores)
+
+    @staticmethod
+    def error_of(scores: Sequence[float]) -> float:
+        """Standard error of the mean of scores; 0 of a single one."""
+        return float(np.std(scores, ddof=1)) / math.sqrt(len(scores)) if scores[1:] else 0.0
 
     def fraction(self, evaluations: int) -> float:
         """The median fraction of the optimum after so many evaluations, or after all of them."""
         return float(self.median[min(evaluations, self.budget) - 1])
-
-
-def expected_random_best(values: NDArray[np.float64], budget: int) -> NDArray[np.float64]:
-    """The expected best value after 1, 2, ... draws without replacement from all configurations.
-
-    Analytic, not sampled: with the N values in ascending order, the smallest of i draws is beyond
-    the j-th with probability C(N - j, i) / C(N, i), so that E[min] = v_1 + sum over j of
-    (v_{j+1} - v_j) C(N - j, i) / C(N, i). Failures count as draws; until a draw succeeds, the
-    best is defined as the worst value recorded.
-
-    Args:
-        values: shape (configurations,), NaN where they failed.
-        budget: draws, at most as many as there are configurations.
-
-    Returns:
-        Shape (budget,), in the unit of the values.
-    """
-    ordered = np.sort(np.where(np.isnan(values), np.nanmax(values), values))
-    steps = np.diff(ordered)
-    count = len(ordered)
-    left = count - np.arange(1, count)  # configurations beyond the j-th
-    beyond = left / count  # probability that one draw is
-    expected = np.empty(budget)
-    for draws in range(1, budget + 1):
-        expected[draws - 1] = ordered[0] + steps @ beyond
-        if draws < count:
-            beyond = beyond * np.maximum(left - draws, 0) / (count - draws)
-    return expected
-
-
-def best_so_far(
-    values: NDArray[np.float64], rows: NDArray[np.int64], budget: int
-) -> NDArray[np.float64]:
-    """The best value after 1, 2, ... evaluations of a run; infinite until one succeeds.
-
-    A run that ended early keeps its best. Shape (budget,).
-    """
-    seen = values[rows[:budget]]
-    best = np.minimum.accumulate(np.where(np.isnan(seen), np.inf, seen))
-    last = best[-1] if len(best) else np.inf
-    return np.concatenate([best, np.full(budget - len(best), last)])
-
-
-def run_score(values: NDArray[np.float64], rows: NDArray[np.int64], budget: int) -> float:
-    """The part of the way from uniform random search to the optimum that a run covers, on average.
-
-    The mean over evaluations 10 to `budget` of (random - best) / (random - optimum), where
-    "random" is `expected_random_best`: 0 for random search in expectation, 1 for a search that
-    begins with the optimum, below 0 for one that is worse than random. Until a run has a success
-    its best is the worst value recorded. Evaluations by which random search is sure to have the
-    optimum say nothing and are left out; 1 when there are no others.
-    """
-    first = min(FIRST_SCORED, budget) - 1
-    random = expected_random_best(values, budget)[first:]
-    best = np.minimum(best_so_far(values, rows, budget)[first:], np.nanmax(values))
-    room, telling = _room(values, random)
-    if not telling.any():
-        return 1.0
-    return float(np.mean((random - best)[telling] / room[telling]))
 
 
 def summarise(
@@ -142,6 +92,9 @@ def summarise(
     runs: Sequence[NDArray[np.int64]],
     budget: int,
     cpu_s: Sequence[float] = (),
+    *,
+    noise: float = UNKNOWN_NOISE,
+    seconds: NDArray[np.float64] | None = None,
 ) -> Summary:
     """Sum up the runs of one sampler.
 
@@ -150,6 +103,8 @@ def summarise(
         runs: the rows that every run evaluated, in order, none twice.
         budget: evaluations of a run, at most as many as there are rows.
         cpu_s: seconds of CPU time that the runs' samplers took.
+        noise: relative noise of the values.
+        seconds: wall time of each evaluation, by row; None where that is not known.
     """
     fractions = np.nanmin(values) / np.stack([best_so_far(values, rows, budget) for rows in runs])
     low, median, high = np.percentile(fractions, [BAND[0], 50, BAND[1]], axis=0)
@@ -167,17 +122,9 @@ def summarise(
         reach95=float(np.mean(np.isfinite(first95))),
         reach99=float(np.mean(np.isfinite(first99))),
         cpu_ms=1e3 * sum(cpu_s) / max(evaluations, 1),
-        telling=bool(_room(values, expected_random_best(values, budget)[first:])[1].any()),
+        paper=paper_score(values, runs, budget, noise, seconds),
+        telling=bool(room(values, expected_random_best(values, budget)[first:])[1].any()),
     )
-
-
-def _room(
-    values: NDArray[np.float64], random: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The distance of random search from the optimum, and where there is any."""
-    optimum = np.nanmin(values)
-    room = random - optimum
-    return room, room > 1e-12 * optimum
 
 
 def _first_reaching(fractions: NDArray[np.float64], share: float) -> NDArray[np.float64]:
@@ -300,7 +247,17 @@ def _replay(
                     )
                 runs.append(np.array(reply[0], dtype=np.int64))
                 cpu_s.append(reply[1])
-            yield sampler, summarise(recorded.values, runs, trials, cpu_s)
+            yield (
+                sampler,
+                summarise(
+                    recorded.values,
+                    runs,
+                    trials,
+                    cpu_s,
+                    noise=recorded.noise,
+                    seconds=recorded.seconds,
+                ),
+            )
 
 
 _Request: TypeAlias = tuple[str, int, int]

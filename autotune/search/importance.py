@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.storages import InMemoryStorage
@@ -110,3 +111,59 @@ class _Study(InMemoryStorage):
         if self._selected is None:
             return super().get_all_trials(study_id, deepcopy, states)
         return self._selected
+
+
+@dataclass(frozen=True, slots=True)
+class Interaction:
+    """Two parameters, and their share of the variance of the times' logarithms.
+
+    That is what both explain together beyond the sum of what each explains, as functional ANOVA
+    has it (Hutter, Hoos, Leyton-Brown, ICML 2014).
+    """
+
+    one: str
+    other: str
+    share: float
+
+
+def interactions(
+    points: Sequence[Mapping[str, Value]], times: Sequence[float]
+) -> list[Interaction]:
+    """The interaction of every two parameters, the strongest first.
+
+    Means of cells are compared with the sum of two effects that fits them best; what chance alone
+    explains, by the number of cells, is taken off where cells have several points. Restrictions
+    leave cells out, so that shares are of the points given and need not add up to one.
+
+    Args:
+        points: values of the same parameters.
+        times: what each point took.
+    """
+    found = []
+    logs = np.log(np.asarray(times, dtype=np.float64))
+    total = float(((logs - logs.mean()) ** 2).sum())
+    names = [name for name in points[0] if len({point[name] for point in points}) > 1]
+    codes = {name: _codes([point[name] for point in points]) for name in names}
+    for at, one in enumerate(names):
+        for other in names[at + 1 :]:
+            cells, cell = np.unique(
+                np.stack([codes[one], codes[other]]), axis=1, return_inverse=True
+            )
+            count = np.bincount(cell)
+            means = np.bincount(cell, logs) / count
+            left = len(logs) - len(count)
+            if total <= 0:
+                continue
+            within = float(((logs - means[cell]) ** 2).sum())
+            effects = np.hstack([np.eye(own.max() + 1)[own] for own in cells])
+            root = np.sqrt(count)
+            fit, _, rank, _ = np.linalg.lstsq(effects * root[:, None], means * root, rcond=None)
+            beyond = float((count * (means - effects @ fit) ** 2).sum())
+            chance = (len(count) - int(rank)) * within / left if left else 0.0
+            found.append(Interaction(one, other, max(0.0, beyond - chance) / total))
+    return sorted(found, key=lambda each: (-each.share, each.one, each.other))
+
+
+def _codes(values: Sequence[Value]) -> NDArray[np.int64]:
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return np.array([numbers[value] for value in values], dtype=np.int64)

@@ -20,7 +20,7 @@ import autotune
 from autotune.targets.families import find_families
 from autotune.core.paths import data_dir
 
-names = ("templates", "search_spaces", "cache")
+names = ("templates", "search_spaces", "cache", "datasets")
 print(json.dumps({
     "package": autotune.__file__,
     "folders": {name: str(data_dir(name)) for name in names},
@@ -78,5 +78,5 @@ def test_a_checkout_uses_its_own_folders(tmp_path: Path) -> None:
     checkout = json.loads(run("-c", DESCRIBE, cwd=tmp_path, PYTHONPATH=str(CHECKOUT)))
     assert Path(checkout["package"]).parent == CHECKOUT / "autotune"
     assert checkout["folders"] == {
-        name: str(CHECKOUT / name) for name in ("templates", "search_spaces", "cache")
+        name: str(CHECKOUT / name) for name in ("templates", "search_spaces", "cache", "datasets")
     }

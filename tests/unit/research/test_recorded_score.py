@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.research import expected_random_best, run_score, summarise
-from autotune.research.replay import best_so_far
+from autotune.research.scoring import best_so_far
 
 spaces = st.lists(
     st.one_of(st.floats(0.1, 100.0), st.just(float("nan"))), min_size=1, max_size=6

@@ -1,0 +1,323 @@
+"""Scores of searches on recorded spaces, and what is needed to believe them.
+
+Two scores stand beside each other. `run_score` goes to a fixed number of evaluations. The score
+for papers ends where random search is expected to be almost done, and takes differences within
+the recording's noise for none. That cut-off, and the aggregate score in evaluations and seconds,
+are those of "A methodology for comparing optimization algorithms for auto-tuning" (Willemsen,
+Schoonhoven, Filipovic, Torring, van Nieuwpoort, van Werkhoven; Future Generation Computer
+Systems, 2024).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.core.configuration import Candidate, Configuration
+from autotune.research.space import RecordedSpace
+from autotune.space import SearchSpace, SpaceUnion
+
+FIRST_SCORED = 10
+"""The first evaluations are left out of the score: every search begins with a few blind ones."""
+
+COVERED = 0.95
+"""Part of the way from the median to the optimum that random search has gone at the cut-off."""
+
+_MOMENTS = 50
+"""Equidistant moments at which the aggregate score in seconds looks."""
+
+AHEAD = 0.1
+"""A configuration is isolated if it is faster by this share than all its neighbours."""
+
+_MOST_LOOKED_AT = 100
+"""Fastest configurations whose neighbours are looked at: a hundredth of all, at most so many."""
+
+_RESAMPLES = 10_000
+
+
+def expected_random_best(values: NDArray[np.float64], budget: int) -> NDArray[np.float64]:
+    """The expected best value after 1, 2, ... draws without replacement from all configurations.
+
+    Analytic, not sampled: with the N values in ascending order, the smallest of i draws is beyond
+    the j-th with probability C(N - j, i) / C(N, i), so that E[min] = v_1 + sum over j of
+    (v_{j+1} - v_j) C(N - j, i) / C(N, i). Failures count as draws; until a draw succeeds, the
+    best is defined as the worst value recorded.
+
+    Args:
+        values: shape (configurations,), NaN where they failed.
+        budget: draws, at most as many as there are configurations.
+
+    Returns:
+        Shape (budget,), in the unit of the values.
+    """
+    ordered = np.sort(np.where(np.isnan(values), np.nanmax(values), values))
+    steps = np.diff(ordered)
+    count = len(ordered)
+    left = count - np.arange(1, count)  # configurations beyond the j-th
+    beyond = left / count  # probability that one draw is
+    expected = np.empty(budget)
+    for draws in range(1, budget + 1):
+        expected[draws - 1] = ordered[0] + steps @ beyond
+        if draws < count:
+            beyond = beyond * np.maximum(left - draws, 0) / (count - draws)
+    return expected
+
+
+def best_so_far(
+    values: NDArray[np.float64], rows: NDArray[np.int64], budget: int
+) -> NDArray[np.float64]:
+    """The best value after 1, 2, ... evaluations of a run; infinite until one succeeds.
+
+    A run that ended early keeps its best. Shape (budget,).
+    """
+    seen = values[rows[:budget]]
+    best = np.minimum.accumulate(np.where(np.isnan(seen), np.inf, seen))
+    last = best[-1] if len(best) else np.inf
+    return np.concatenate([best, np.full(budget - len(best), last)])
+
+
+def run_score(values: NDArray[np.float64], rows: NDArray[np.int64], budget: int) -> float:
+    """The part of the way from uniform random search to the optimum that a run covers, on average.
+
+    The mean over evaluations 10 to `budget` of (random - best) / (random - optimum), where
+    "random" is `expected_random_best`: 0 for random search in expectation, 1 for a search that
+    begins with the optimum, below 0 for one that is worse than random. Until a run has a success
+    its best is the worst value recorded. Evaluations by which random search is sure to have the
+    optimum say nothing and are left out; 1 when there are no others.
+    """
+    first = min(FIRST_SCORED, budget) - 1
+    random = expected_random_best(values, budget)[first:]
+    best = np.minimum(best_so_far(values, rows, budget)[first:], np.nanmax(values))
+    left, telling = room(values, random)
+    if not telling.any():
+        return 1.0
+    return float(np.mean((random - best)[telling] / left[telling]))
+
+
+def room(
+    values: NDArray[np.float64], random: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The distance of random search from the optimum, and where there is any."""
+    optimum = np.nanmin(values)
+    left = random - optimum
+    return left, left > 1e-12 * optimum
+
+
+@dataclass(frozen=True, slots=True)
+class PaperScore:
+    """Measures of one sampler on one recorded space, for papers.
+
+    Attributes:
+        cut_off: evaluations after which random search is expected to have gone 95% of the way
+            from the median of the space to its optimum.
+        noise: relative noise; a best value that is nearer to the optimum counts as the optimum.
+        scores: of every run, the mean over evaluations 10 to the cut-off (or the budget, if that
+            is less; from the middle on, where that is before 10) of the part of random search's
+            regret that it saves; NaN where random search is within the noise by then.
+        aggregate: the community's aggregate score, over all evaluations up to there.
+        aggregate_s: the same over equidistant moments of as many average evaluations' time; None
+            where the recording does not know the time of evaluations.
+    """
+
+    cut_off: int
+    noise: float
+    scores: tuple[float, ...]
+    aggregate: float
+    aggregate_s: float | None
+
+    @property
+    def telling(self) -> bool:
+        """Scores tell samplers apart."""
+        return not math.isnan(self.scores[0])
+
+    @property
+    def score(self) -> float:
+        """Mean over the runs: 0 is random search, 1 is within the noise of the optimum at once."""
+        return float(np.mean(self.scores))
+
+
+def cut_off(values: NDArray[np.float64]) -> int:
+    """The evaluations after which random search is expected to be almost done; at least 1.
+
+    That is 95% of the way from the median to the optimum of the configurations that ran.
+    """
+    from scipy.special import gammaln  # late: it takes a quarter of a second
+
+    ordered = np.sort(np.where(np.isnan(values), np.nanmax(values), values))
+    goal = np.nanmin(values) + (1 - COVERED) * (np.nanmedian(values) - np.nanmin(values))
+    steps, count = np.diff(ordered), len(ordered)
+    beyond = count - np.arange(1, count)
+
+    def expected(draws: int) -> float:
+        """The expected best of so many draws, as `expected_random_best` has it."""
+        able = beyond >= draws
+        logs = gammaln(beyond[able] + 1) - gammaln(beyond[able] - draws + 1)
+        shares = np.exp(logs - gammaln(count + 1) + gammaln(count - draws + 1))
+        return float(ordered[0] + steps[able] @ shares)
+
+    low, high = 1, count
+    while low < high:
+        middle = (low + high) // 2
+        if expected(middle) <= goal:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def paper_score(
+    values: NDArray[np.float64],
+    runs: Sequence[NDArray[np.int64]],
+    budget: int,
+    noise: float,
+    seconds: NDArray[np.float64] | None = None,
+) -> PaperScore:
+    """The measures for papers of the runs of one sampler.
+
+    Args:
+        values: of the recorded space, by row; NaN where a configuration failed.
+        runs: the rows that every run evaluated, in order.
+        budget: evaluations of a run.
+        noise: relative noise of the values.
+        seconds: wall time of each evaluation, by row.
+    """
+    cut = cut_off(values)
+    end, optimum, worst = min(cut, budget), np.nanmin(values), np.nanmax(values)
+    random = expected_random_best(values, end)
+    best = np.minimum(np.stack([best_so_far(values, rows, end) for rows in runs]), worst)
+    within = (1 + noise) * optimum
+    first = min(FIRST_SCORED, -(-end // 2)) - 1
+    telling = random[first:] > within
+    left = random[first:][telling] - optimum
+    settled = np.where(best <= within, optimum, best)[:, first:][:, telling]
+    saved = (random[first:][telling] - settled) / left if telling.any() else None
+    scores = (math.nan,) * len(runs) if saved is None else tuple(saved.mean(axis=1).tolist())
+    aggregate_s = None
+    if seconds is not None:
+        aggregate_s = _over_time(values, runs, random, seconds)
+    return PaperScore(cut, noise, scores, _saved(random, best, optimum), aggregate_s)
+
+
+def _saved(random: NDArray[np.float64], best: NDArray[np.float64], optimum: float) -> float:
+    """The part of random search's regret that the mean run saves, where there is any."""
+    left = random - optimum
+    telling = left > 1e-12 * optimum
+    saved = (random - best.mean(axis=0))[telling] / left[telling]
+    return float(saved.mean()) if telling.any() else 1.0
+
+
+def _over_time(
+    values: NDArray[np.float64],
+    runs: Sequence[NDArray[np.int64]],
+    random: NDArray[np.float64],
+    seconds: NDArray[np.float64],
+) -> float:
+    """The aggregate score by the clock of evaluations; what the samplers take is not in it.
+
+    Random search's clock is that of average evaluations, with its best between two of them on the
+    line between their values.
+    """
+    each, worst = float(seconds.mean()), np.nanmax(values)
+    moments = np.linspace(0, len(random) * each, _MOMENTS + 1)[1:]
+    expected = np.interp(moments / each, np.arange(len(random) + 1), [worst, *random])
+    curves = []
+    for rows in runs:
+        ended = np.cumsum(seconds[rows])
+        best = np.minimum(best_so_far(values, rows, len(rows)), worst)
+        curves.append(np.append(worst, best)[np.searchsorted(ended, moments, side="right")])
+    return _saved(expected, np.stack(curves), float(np.nanmin(values)))
+
+
+@dataclass(frozen=True, slots=True)
+class Isolated:
+    """A configuration far ahead of all its neighbours: an isolated optimum, or a glitch.
+
+    Attributes:
+        point: the configuration, or a union's candidate.
+        value: what was recorded.
+        ahead: by which share it is faster than its fastest neighbour.
+    """
+
+    point: Candidate | Configuration
+    value: float
+    ahead: float
+
+
+def isolated(recorded: RecordedSpace) -> list[Isolated]:
+    """The isolated ones among the fastest hundredth of the configurations, fastest first.
+
+    Neighbours differ in one parameter. Whether one that is isolated is real, only more
+    measurements can tell: nothing is left out for it.
+    """
+    whole = recorded.space
+    spaces = list(whole.spaces.values()) if isinstance(whole, SpaceUnion) else [whole]
+    ran = np.flatnonzero(~np.isnan(recorded.values))
+    ranked = ran[np.argsort(recorded.values[ran], kind="stable")]
+    fast = ranked[: min(_MOST_LOOKED_AT, math.ceil(len(ran) / 100))]
+    found, start = [], 0
+    for space in spaces:
+        codes = _codes(space)
+        values = recorded.values[start : start + len(codes)]
+        for row in fast[(fast >= start) & (fast < start + len(codes))].tolist():
+            beside = (codes != codes[row - start]).sum(axis=1) == 1
+            value, near = float(recorded.values[row]), values[beside & ~np.isnan(values)]
+            if len(near) and (ahead := 1 - value / near.min()) >= AHEAD:
+                found.append(Isolated(recorded.space[row], value, float(ahead)))
+        start += len(codes)
+    return sorted(found, key=lambda one: one.value)
+
+
+def _codes(space: SearchSpace) -> NDArray[np.int32]:
+    """The values of each configuration by their positions; shape (rows, parameters)."""
+    columns = []
+    for parameter, column in zip(space.parameters, space.columns.values(), strict=True):
+        position = {value: number for number, value in enumerate(parameter.values)}
+        columns.append(np.array([position[value] for value in column.tolist()], dtype=np.int32))
+    return np.stack(columns, axis=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """A difference of two samplers' scores over the same spaces and seeds.
+
+    Attributes:
+        difference: mean over the spaces of the first one's mean score less the second one's.
+        low: lower end of its 95% bootstrap interval; `high` is the upper one.
+        p: two-sided bootstrap probability of a difference of the other sign.
+        ahead: spaces on which the first one's mean score is the higher.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    ahead: int
+
+
+def paired(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Paired:
+    """Compare scores by space and seed with a paired bootstrap.
+
+    Spaces are drawn again where there are several, and the seeds of each: pairs stay pairs.
+
+    Args:
+        one: scores by space, and in each by seed.
+        other: the other sampler's, of the same spaces and seeds.
+    """
+    rng = np.random.default_rng(0)
+    pairs = [np.subtract(a, b) for a, b in zip(one, other, strict=True)]
+    means = np.array([each.mean() for each in pairs])
+    drawn = np.stack(
+        [each[rng.integers(0, len(each), (_RESAMPLES, len(each)))].mean(axis=1) for each in pairs]
+    )
+    if len(pairs) > 1:
+        chosen = rng.integers(0, len(pairs), (len(pairs), _RESAMPLES))
+        drawn = drawn[chosen, np.arange(_RESAMPLES)]
+    resampled = drawn.mean(axis=0)
+    low, high = np.quantile(resampled, (0.025, 0.975))
+    below, above = (resampled <= 0).sum(), (resampled >= 0).sum()
+    p = min(1.0, 2 * (min(below, above) + 1) / (_RESAMPLES + 1))
+    return Paired(float(means.mean()), float(low), float(high), float(p), int((means > 0).sum()))
