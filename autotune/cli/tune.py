@@ -51,7 +51,8 @@ def add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     search.add_argument(
         "--objective",
         metavar="NAME",
-        help="what kernels are compared by: time, throughput, energy or error (default time)",
+        help="what kernels are compared by: time, throughput, energy, energy-delay or error "
+        "(default time)",
     )
     search.add_argument(
         "--rank",

@@ -75,6 +75,10 @@ def _joules(series: Series, observed: Mapping[str, float]) -> float:
     return observed["joules"]
 
 
+def _joule_seconds(series: Series, observed: Mapping[str, float]) -> float:
+    return observed["joules"] * series.median_s
+
+
 def _error(series: Series, observed: Mapping[str, float]) -> float:
     return observed["error"]
 
@@ -88,6 +92,7 @@ OBJECTIVES = {
         TIME,
         Objective("throughput", "GFLOP/s", _gflops, "higher", follows_time=True),
         ENERGY,
+        Objective("energy-delay", "J s", _joule_seconds, needs="joules"),
         Objective("error", "", _error, needs="error"),
     )
 }

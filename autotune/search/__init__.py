@@ -6,7 +6,8 @@ from autotune.core.installing import install_hint
 try:
     from autotune.search.feasible import FeasibleSampler, Proposer, SpaceExhaustedError
     from autotune.search.reading import TrialRecord
-    from autotune.search.searcher import Searcher, check_sampler, make_sampler, sampler_names
+    from autotune.search.samplers import check_sampler, make_sampler, sampler_names
+    from autotune.search.searcher import Searcher
     from autotune.search.storage import check_storage
     from autotune.search.study import Proposal, Subject, TuningStudy, open_study
 except ImportError as error:

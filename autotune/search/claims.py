@@ -162,9 +162,6 @@ ORPHANED = "orphaned"
 INTERRUPTED = "interrupted"
 """Reasons of failed trials whose configuration never ran to an end: it may be proposed again."""
 
-BEAT_S = 20.0
-"""Between two signs of life of a worker, and between two looks for those that are gone."""
-
 LEASE_S = 90.0
 """Silence after which a worker that cannot be seen from here, as on another host, is taken for
 dead."""
@@ -259,6 +256,7 @@ class Ledger:
         open: numbers of the others, ascending.
         visited: rows that must not be proposed: run, running, or claimed by another worker.
         whole: rows that were pruned only, and never run to the end, may be proposed again.
+        converted: gives a trial that has ended costs for values, where that is not what they are.
     """
 
     def __init__(self, space: StudySpace) -> None:
@@ -273,6 +271,8 @@ class Ledger:
         self.open: list[int] = []
         self.visited: set[int] = set()
         self.whole = False
+        self.converted: Callable[[FrozenTrial], FrozenTrial] | None = None
+        self._costed: dict[int, FrozenTrial] = {}
 
     @property
     def exhausted(self) -> bool:
@@ -299,6 +299,11 @@ class Ledger:
             if row is not None and number != but:
                 running.add(row)
         self.trials, self.open = list(trials), still_open
+        if self.converted is not None:
+            for number in self.ended[len(self._costed) :]:
+                self._costed[number] = self.converted(trials[number])
+            for number, trial in self._costed.items():
+                self.trials[number] = trial
         rows = len(self._ended_rows), len(self._pruned_rows), running, self.whole
         if rows != self._summed:
             self._summed = rows

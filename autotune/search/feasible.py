@@ -70,17 +70,24 @@ class MirrorProposer:
             that a resumed study proposes what an uninterrupted one would. A sampler that keeps
             state in memory is one that ignores the seed: `lambda seed: instance`.
         seed: where the trials' seeds come from.
+        costs: how many values a trial has, all to be made small.
     """
 
     def __init__(
-        self, encoding: Encoding, sampler: Callable[[int], BaseSampler], seed: int = 0
+        self,
+        encoding: Encoding,
+        sampler: Callable[[int], BaseSampler],
+        seed: int = 0,
+        costs: int = 1,
     ) -> None:
         self._encoding = encoding
         self._sampler = sampler
         self._seed = seed
         self._storage = optuna.storages.InMemoryStorage()
         with quiet():
-            self._name = optuna.create_study(storage=self._storage).study_name
+            self._name = optuna.create_study(
+                storage=self._storage, directions=["minimize"] * costs
+            ).study_name
         self._copied = 0
         self._open: list[int] = []
         # The sampler's own values of names that do not apply to the claimed point.
@@ -183,7 +190,7 @@ class MirrorProposer:
         known = state in (TrialState.COMPLETE, TrialState.PRUNED)
         return create_trial(
             state=state,
-            value=trial.value if known else None,
+            values=trial.values if known else None,
             params=params,
             distributions={name: self._encoding.distributions[name] for name in params},
             intermediate_values=trial.intermediate_values if known else {},
@@ -237,15 +244,18 @@ class FeasibleSampler(BaseSampler):
     Args:
         inner: an Optuna sampler, which sees every parameter as a categorical, or a `Proposer`.
         space: the valid points.
+        costs: how many values a trial has.
     """
 
-    def __init__(self, inner: BaseSampler | Proposer, space: SearchSpace | SpaceUnion) -> None:
+    def __init__(
+        self, inner: BaseSampler | Proposer, space: SearchSpace | SpaceUnion, costs: int = 1
+    ) -> None:
         self.space = StudySpace(space)
         self.ledger = Ledger(self.space)
         self.first: deque[int] = deque()
         """Rows to run before the inner sampler is asked; visited ones are skipped."""
         self._proposer: Proposer = (
-            MirrorProposer(Encoding(self.space, flat=True), lambda seed: inner)
+            MirrorProposer(Encoding(self.space, flat=True), lambda seed: inner, costs=costs)
             if isinstance(inner, BaseSampler)
             else inner
         )

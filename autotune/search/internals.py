@@ -30,7 +30,7 @@ def trial_id(trial: optuna.Trial | FrozenTrial) -> int:
 
 def write_note(study: optuna.Study, trial: FrozenTrial, key: str, note: Any) -> None:
     """Write an attribute that samplers and users do not see to any trial that still runs."""
-    _storage(study).set_trial_system_attr(trial_id(trial), key, note)
+    storage_of(study).set_trial_system_attr(trial_id(trial), key, note)
 
 
 def end_as_failed(
@@ -38,14 +38,15 @@ def end_as_failed(
 ) -> bool:
     """End any running trial as failed, with an attribute; False when it had ended already."""
     try:
-        _storage(study).set_trial_user_attr(trial_id(trial), key, why)
-        _storage(study).set_trial_state_values(trial_id(trial), TrialState.FAIL)
+        storage_of(study).set_trial_user_attr(trial_id(trial), key, why)
+        storage_of(study).set_trial_state_values(trial_id(trial), TrialState.FAIL)
     except optuna.exceptions.UpdateFinishedTrialError:
         return False
     return True
 
 
-def _storage(study: optuna.Study) -> BaseStorage:
+def storage_of(study: optuna.Study) -> BaseStorage:
+    """The storage that a study is in."""
     return study._storage
 
 

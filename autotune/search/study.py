@@ -1,8 +1,6 @@
 """Studies: one Optuna study per problem, target and device, shared by its workers."""
 
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -18,18 +16,10 @@ from autotune.core.configuration import Value
 from autotune.core.errors import CacheError, SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.objective import TIME, Objective
-from autotune.search.claims import (
-    BEAT_S,
-    INTERRUPTED,
-    ORPHANED,
-    Ledger,
-    Owner,
-    PointT,
-    fail,
-    orphans,
-)
+from autotune.search.claims import INTERRUPTED, Ledger, Owner, PointT, fail
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.internals import deferred_interrupt, quiet
+from autotune.search.living import Living
 from autotune.search.model import Prior
 from autotune.search.reading import (
     RUN,
@@ -40,43 +30,9 @@ from autotune.search.reading import (
     measurement_of,
     trial_record,
 )
-from autotune.search.searcher import make_sampler
+from autotune.search.samplers import make_sampler
 from autotune.search.storage import StudyJournal, close_storage, open_storage, storage_errors
 from autotune.space import SearchSpace, SpaceUnion
-
-_HEARTBEAT = "autotune:heartbeat:"
-
-
-class _Pulse:
-    """Signs of life of this process from a thread of their own, whatever a trial takes.
-
-    Args:
-        beat: gives one.
-    """
-
-    def __init__(self, beat: Callable[[], None]) -> None:
-        self._beat = beat
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def begin(self) -> None:
-        """Give the first; the rest follow by themselves."""
-        if self._thread is None:
-            self._beat()
-            self._thread = threading.Thread(target=self._run, daemon=True)
-            self._thread.start()
-
-    def end(self) -> None:
-        """Give no more."""
-        self._ended.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ended.wait(BEAT_S):
-            # Whoever asks or tells next finds a storage that fails, and says so.
-            with quiet(), suppress(Exception):
-                self._beat()
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +70,11 @@ class TuningStudy(Generic[PointT]):
         self._storage: BaseStorage = storage
         self._objective: Objective = objective
         self._running: dict[int, optuna.Trial] = {}
-        self._pulse: _Pulse = _Pulse(self._beat)
-        self._looked: float = time.monotonic()
+        self._living: Living = Living(study, sampler, self._finish)
         self._run: dict[str, Any] = {}
         with self._storing():
             sampler.refresh(study)
-            self._reclaim()
+            self._living.reclaim()
             sampler.refresh(study)
 
     def __enter__(self) -> Self:
@@ -155,12 +110,11 @@ class TuningStudy(Generic[PointT]):
     def ask(self) -> Proposal[PointT] | None:
         """The next candidate; None when every valid one has been visited or is taken."""
         with self._storing():
-            self._pulse.begin()
+            self._living.begin()
             self._sampler.refresh(self.optuna)
-            if time.monotonic() - self._looked > BEAT_S:
-                self._reclaim()
+            self._living.look()
             if self._sampler.ledger.exhausted:
-                self._reclaim()
+                self._living.reclaim()
                 self._sampler.refresh(self.optuna)
                 if self._sampler.ledger.exhausted:
                     return None
@@ -241,9 +195,9 @@ class TuningStudy(Generic[PointT]):
 
     def close(self) -> None:
         """Give up what was not told, and let go of the storage; a study without trials goes."""
-        self._pulse.end()
+        self._living.end()
         with suppress(CacheError, StudyError), self._storing():
-            self._reclaim()  # else whoever opens it next does
+            self._living.reclaim()  # else whoever opens it next does
         with self._storing():
             while self._running:
                 _, trial = self._running.popitem()
@@ -305,26 +259,13 @@ class TuningStudy(Generic[PointT]):
             self._sampler.refresh(self.optuna)
         return self._sampler.ledger
 
-    def _beat(self) -> None:
-        """Tell workers on other hosts that this one is alive."""
-        self.optuna.set_user_attr(_HEARTBEAT + str(Owner.current()), time.time())
-
-    def _reclaim(self) -> None:
-        """End the trials of workers that are gone; what they did not measure is next here."""
-        self._looked = time.monotonic()
-        heartbeats = {
-            key.removeprefix(_HEARTBEAT): float(value)
-            for key, value in self.optuna.user_attrs.items()
-            if key.startswith(_HEARTBEAT)
-        }
-        for trial in orphans(self.optuna, heartbeats):
-            if (measurement := measurement_of(trial)) is None:
-                row = self._sampler.ledger.rows.get(trial.number)
-                if fail(self.optuna, trial, ORPHANED) and row is not None:
-                    self._sampler.first.append(row)
-            else:  # its worker had no time to end it
-                with suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
-                    self._end(trial.number, measurement)
+    def _finish(self, trial: FrozenTrial) -> bool:
+        """End the trial of a worker that had no time to end it."""
+        if (measurement := measurement_of(trial)) is None:
+            return False
+        with suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
+            self._end(trial.number, measurement)
+        return True
 
     def _end(self, trial: optuna.Trial | int, measurement: Measurement) -> None:
         """End a trial whose attributes are written."""

@@ -52,11 +52,11 @@ MORTAL = """
     import socket, sys, time
     from pathlib import Path
     from autotune.core.measurement import Measurement, Outcome
-    from autotune.search import claims, open_study, study
+    from autotune.search import claims, living, open_study
     from autotune.space import SearchSpace
 
     storage, seed, host, slow_s = sys.argv[1:]
-    claims.LEASE_S, study.BEAT_S = 2.0, 0.2
+    claims.LEASE_S, living.BEAT_S = 2.0, 0.2
     if host:
         socket.gethostname = lambda: host
     space = SearchSpace({"x": range(8), "y": range(6)}, ["x != y"])

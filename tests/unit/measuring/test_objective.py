@@ -157,7 +157,7 @@ def test_costs_are_less_where_scores_are_better() -> None:
 
 def test_objectives_have_names(monkeypatch: pytest.MonkeyPatch) -> None:
     assert objective_named("energy") is ENERGY
-    with pytest.raises(InputError, match="energy, error, throughput, time"):
+    with pytest.raises(InputError, match="energy, energy-delay, error, throughput, time"):
         objective_named("beauty")
     point = SimpleNamespace(load=lambda: THRIFT)
 

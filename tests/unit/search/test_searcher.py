@@ -20,7 +20,7 @@ from autotune.search import (
 )
 from autotune.search.claims import Ledger, StudySpace
 from autotune.search.feasible import Encoding, MirrorProposer
-from autotune.search.searcher import RandomProposer
+from autotune.search.samplers import RandomProposer
 from autotune.space import SearchSpace, SpaceUnion
 
 SPACE = SearchSpace({"x": [1, 2, 4], "y": [1, 2]}, ["x * y <= 4"])
