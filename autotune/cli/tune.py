@@ -60,6 +60,13 @@ def add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         help="which times of a GPU's finals decide: of short turns (cool), or without a pause at "
         "steady clocks (default cool; with --preset or --shapes sustained)",
     )
+    rare(
+        search.add_argument(
+            "--devices",
+            metavar="0-7",
+            help="GPUs that are alike, as 0-3 or 0,2: a process each makes trials of one study",
+        )
+    )
     search.add_argument("--seed", type=int, default=0, metavar="N", help="default 0")
     search.add_argument("--study", metavar="NAME", help="name of the study; an old one goes on")
     run_options(search)
@@ -92,6 +99,12 @@ def add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 def run(args: argparse.Namespace) -> CommandResult:
     """Tune every problem asked for."""
     check_run(args)
+    devices = [] if args.devices is None else _numbers(args.devices)
+    if devices:
+        for option in ("device", "preset", "shapes"):
+            if (value := getattr(args, option)) is not None:
+                raise InputError(f"--devices is for the GPUs of one study, got --{option} {value}")
+        args.device = str(devices[0])
     if args.preset is not None or args.shapes is not None:
         return run_named(args)
     if args.dtypes is not None:
@@ -116,6 +129,7 @@ def run(args: argparse.Namespace) -> CommandResult:
         timeout=timeout,
         sampler=args.sampler,
         objective=args.objective,
+        devices=devices,
         rank=args.rank or "cool",
     )
     best = [result.best for result in results]
@@ -124,3 +138,14 @@ def run(args: argparse.Namespace) -> CommandResult:
         text="\n\n".join(summary(result) for result in results),
         failure=attempted(args.export, lambda path: export_records(best, path)),
     )
+
+
+def _numbers(text: str) -> list[int]:
+    """Numbers of devices in ascending order, from ranges like "0-3,6"."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.strip().isdecimal() or (dash and not last.strip().isdecimal()):
+            raise InputError(f"--devices takes numbers, as 0-3 or 0,2, got {text!r}")
+        found.update(range(int(first), int(last if dash else first) + 1))
+    return sorted(found)

@@ -14,7 +14,7 @@ from optuna.trial import TrialState, create_trial
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError, StudyError
 from autotune.core.printable import shown
-from autotune.search.claims import INTERRUPTED, PointT, fail
+from autotune.search.claims import INTERRUPTED, PointT, StudySpace, fail
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.goals import Direction, Goals, front
 from autotune.search.internals import deferred_interrupt, quiet, storage_of
@@ -107,12 +107,13 @@ class Searcher(Generic[PointT]):
     ) -> None:
         if not isinstance(space, SearchSpace | SpaceUnion):
             raise InputError(f"a space must be a SearchSpace or a SpaceUnion, got {shown(space)}")
-        self._goals = Goals.of(direction, objectives)
+        self._goals: Goals = Goals.of(direction, objectives)
         costs = len(self._goals.directions)
         self._sampler: FeasibleSampler = make_sampler(sampler, space, seed, prior, costs)
         self._sampler.ledger.converted = self._goals.converted
-        self._space = self._sampler.space
+        self._space: StudySpace = self._sampler.space
         self._living: Living | None = None
+        self._study: optuna.Study
         directions = list(self._goals.directions.values())
         if storage is None:
             with quiet():
@@ -120,10 +121,10 @@ class Searcher(Generic[PointT]):
         else:
             self._study = self._opened(storage, study, space.digest, resume)
             self._living = Living(self._study, self._sampler)
-        self._name = study
+        self._name: str = study
         self._asked: dict[int, optuna.Trial] = {}
         self._told: dict[int, list[float]] = {}
-        self._heard = 0
+        self._heard: int = 0
         if self._living is not None:
             self._hear()
             with self._storing():

@@ -1,6 +1,6 @@
 """Studies: one Optuna study per problem, target and device, shared by its workers."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from autotune.core.configuration import Value
 from autotune.core.errors import CacheError, SpaceError, StudyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.objective import TIME, Objective
-from autotune.search.claims import INTERRUPTED, Ledger, Owner, PointT, fail
+from autotune.search.claims import INTERRUPTED, Ledger, Owner, PointT, claim_of, fail
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.internals import deferred_interrupt, quiet
 from autotune.search.living import Living
@@ -76,6 +76,7 @@ class TuningStudy(Generic[PointT]):
             sampler.refresh(study)
             self._living.reclaim()
             sampler.refresh(study)
+        self._begun: int = len(sampler.ledger.trials)
 
     def __enter__(self) -> Self:
         return self
@@ -228,6 +229,19 @@ class TuningStudy(Generic[PointT]):
             for record in self.trials
             if record.candidate is not None and record.measurement is not None
         ]
+
+    def measured_by(self, pids: Collection[int]) -> list[tuple[PointT, Measurement]]:
+        """Measurements that processes of this host have made since this study was opened."""
+        here = Owner.current()
+        found = []
+        for trial in self._ledger().trials[self._begun :]:
+            owner = Owner.parse(str(claim_of(trial).get("owner", "")))
+            if owner is None or owner.pid not in pids:
+                continue
+            record, is_here = self._record(trial), owner.host == here.host
+            if is_here and record.candidate is not None and record.measurement is not None:
+                found.append((record.candidate, record.measurement))
+        return found
 
     @property
     def best(self) -> TrialRecord[PointT] | None:

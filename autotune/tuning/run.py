@@ -29,15 +29,28 @@ if TYPE_CHECKING:
     from autotune.measuring.effort import Baseline, Finals
     from autotune.measuring.evaluator import Evaluator
     from autotune.search import Proposal, TuningStudy
+    from autotune.search.model import Prior
     from autotune.tuning.budget import Budget
     from autotune.tuning.context import TuningContext
+    from autotune.tuning.helping import Helpers
     from autotune.tuning.settings import Run
 
 
 def tune_in(
-    context: TuningContext, run: Run, budget: Budget, beside: Evaluator | None = None
+    context: TuningContext,
+    run: Run,
+    budget: Budget,
+    beside: Evaluator | None = None,
+    helpers: Helpers | None = None,
 ) -> TuneResult:
-    """Tune one problem; `beside` is an evaluator whose processes may be used.
+    """Tune one problem.
+
+    Args:
+        context: what can be tried, and where.
+        run: settings.
+        budget: the time.
+        beside: an evaluator whose processes may be used.
+        helpers: make trials on further devices.
 
     Raises:
         TuningFailedError: no candidate compiled, ran and was right.
@@ -45,17 +58,25 @@ def tune_in(
     """
     if run.progress is not None:
         run.progress(Progress.at_start(context.problem.flops, run.trials, budget.deadline))
-    # Priors are of times.
-    prior = priors(context) if run.sampler == "auto" and run.objective.follows_time else ()
-    with context.open(run, beside, prior) as (study, evaluator):
+    with context.open(run, beside, priors_of(context, run)) as (study, evaluator):
         study.enqueue(known_good(context, run.predicted))
         trials = TrialRun(context, study, evaluator, run, budget)
+        if helpers is not None:
+            helpers.begin(study.name, budget.deadline)
         trials.search(besides=other_defaults(context))
+        if helpers is not None:
+            helpers.finish(budget.deadline, interrupted=budget.interrupted)
+            trials.results += itertools.starmap(TrialResult, study.measured_by(helpers.pids))
         effort = EffortRecord(len(trials.results), budget.search_s, run.sampler, run.seed)
         decision = decide(trials, study.measured(), effort, incumbent(context))
         study.note_run({"record": decision.best.id})
     forget()
     return TuneResult.of(context, study.name, decision, trials.results, budget)
+
+
+def priors_of(context: TuningContext, run: Run) -> Sequence[Prior]:
+    """Priors of a run; they are of times."""
+    return priors(context) if run.sampler == "auto" and run.objective.follows_time else ()
 
 
 class TrialRun:

@@ -9,12 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.core import arguments
 from autotune.core.deadline import Deadline
+from autotune.core.errors import InputError
 from autotune.core.interrupt import Interrupt
+from autotune.core.printable import shown
 from autotune.tuning.budget import Budget
 from autotune.tuning.context import TuningContext
+from autotune.tuning.helping import Helpers, Task
+from autotune.tuning.known import other_defaults
 from autotune.tuning.progress import Progress
 from autotune.tuning.results import TrialResult, TuneResult
-from autotune.tuning.run import tune_in
+from autotune.tuning.run import TrialRun, priors_of, tune_in
 from autotune.tuning.settings import Run
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from autotune.measuring.effort import Effort
+    from autotune.measuring.processes import Handler
     from autotune.operations.problem import Problem
     from autotune.serving.target import Target
     from autotune.tuning.progress import Watcher
@@ -47,6 +52,7 @@ def tune(
     effort: Effort | None = None,
     objective: str | None = None,
     rank: str = "cool",
+    devices: Sequence[int] = (),
     progress: Watcher | None = None,
     **options: Any,
 ) -> TuneResult:
@@ -80,6 +86,8 @@ def tune(
             another package's (`autotune.core.objective`); None takes the effort's.
         rank: "cool" or "sustained": the winner of short turns in the finals, or of turns without
             a pause at steady clocks, where a GPU has taken those (`autotune.measuring.sustained`).
+        devices: numbers of GPUs that are alike and make trials of one study, a process each; the
+            first also holds the finals. Empty takes `device` alone.
         progress: called whenever something has moved.
         options: what the target can be told (its `OPTIONS`), as for `load`.
 
@@ -102,10 +110,14 @@ def tune(
         rank=rank,
         progress=progress,
     )
+    every: list[int | str | None] = [*devices] or [device]
+    first, *others = every
+    if devices and device not in (None, first, str(first)):
+        raise InputError(f"device must be left out where devices are named, got {shown(device)}")
     context = TuningContext.of(
         problem,
         target=target,
-        device=device,
+        device=first,
         families=families,
         extra_families=extra_families,
         cache=cache,
@@ -115,5 +127,32 @@ def tune(
         stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
         name = f"{problem.operation}-{problem.label}-{context.target.name}-{stamp}"
         run = replace(run, study=f"{name}-{uuid.uuid4().hex[:4]}")
+    helpers = Helpers(_helper, context, run, [int(each) for each in others if each is not None])
+    with Interrupt(deadline) as interrupt, helpers:
+        budget = Budget(deadline, interrupt)
+        return tune_in(context, helpers.own, budget, helpers=helpers)
+
+
+def _helper() -> Handler:
+    """The entry of a helper's process."""
+    return _make_trials
+
+
+def _make_trials(task: Task) -> int:
+    """Make a helper's share of trials, or what there is time for; how many they were."""
+    context = TuningContext.of(
+        task.problem,
+        target=task.target,
+        device=task.device,
+        families=task.families,
+        extra_families=task.extra_families,
+        cache=task.cache,
+        options={},
+    )
+    deadline, run = Deadline(task.run.timeout), task.run
     with Interrupt(deadline) as interrupt:
-        return tune_in(context, run, Budget(deadline, interrupt))
+        with context.open(run, None, priors_of(context, run)) as (study, evaluator):
+            trials = TrialRun(context, study, evaluator, run, Budget(deadline, interrupt))
+            trials.search(besides=other_defaults(context))
+        interrupt.number = None  # the parent's request, which wants an answer
+    return len(trials.results)

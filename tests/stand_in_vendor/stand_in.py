@@ -54,6 +54,7 @@ _LETTERS = {
     ctypes.c_uint: "I",
     ctypes.c_ulonglong: "Q",
 }
+GPUS = 3
 _MAGIC = b"stand-in binary\n"
 WATTS = 250.0
 LIBRARY_S = 0.002
@@ -312,7 +313,11 @@ class StandIn:
 
     def read_gpu(self, index_or_name: int | str | None = None) -> Device:
         fingerprint = DeviceFingerprint("stand-in", "Stand-in 942", {"cores": 4})
-        return Device(fingerprint, LIMITS, {"stand_in": "1"}, {"ordinal": "0"})
+        number = str(index_or_name or 0)
+        ordinal = int(number) if number.isdecimal() else 0
+        if ordinal >= GPUS:
+            raise UnknownNameError(f"there is no GPU {number}")
+        return Device(fingerprint, LIMITS, {"stand_in": "1"}, {"ordinal": str(ordinal)})
 
     def described(self, name: str) -> Device:
         raise UnknownNameError(f"there is no {name}")
