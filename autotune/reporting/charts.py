@@ -220,6 +220,31 @@ def contenders(study: Study, measure: Measure) -> Spec:
     }
 
 
+def energies(study: Study, measure: Measure) -> Spec:
+    """Time and energy of the trials, and the front of those that none beats in both."""
+    known, front = facts.fronts(study)
+    best = {trial.number for trial in front}
+    rows = [
+        {
+            "v": measure.at(study, trial.value or 0.0),
+            "j": trial.detail("joules"),
+            "k": "front" if trial.number in best else "beaten",
+            "c": str(trial),
+        }
+        for trial in known
+    ]
+    return {
+        "data": {"values": rows},
+        "mark": {"type": "point", "filled": True, "size": 50},
+        "encoding": {
+            "x": quantity("v", measure.label, scale={"zero": False}),
+            "y": quantity("j", "joules of a call", scale={"zero": False}),
+            "color": category("k", scale={"domain": ["front", "beaten"]}),
+            "tooltip": tooltip(v=measure.label, j="joules", c="configuration"),
+        },
+    }
+
+
 def shares(
     rows: Sequence[Mapping[str, Any]], order: Sequence[str], colors: Sequence[str], title: str
 ) -> Spec:

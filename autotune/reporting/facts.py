@@ -10,6 +10,7 @@ from autotune.core.arguments import is_number
 from autotune.core.configuration import Value
 from autotune.core.measurement import Outcome
 from autotune.reporting.study import Study, Trial
+from autotune.search.goals import front
 from autotune.search.importance import Importance, importances
 
 NEAR = 1.05
@@ -56,6 +57,13 @@ def trials_to_near(study: Study) -> int | None:
     near = NEAR * (study.ranked[0].value or 0.0)
     bests = (best for _, best in best_so_far(study))
     return next(count for count, best in enumerate(bests, 1) if best is not None and best <= near)
+
+
+def fronts(study: Study) -> tuple[list[Trial], list[Trial]]:
+    """Trials with a time and an energy, and those of them that none beats in both."""
+    known = [trial for trial in study.ranked if trial.detail("joules") is not None]
+    costs = [(trial.value or 0.0, trial.detail("joules") or 0.0) for trial in known]
+    return known, [known[at] for at in front(costs)]
 
 
 def ties(study: Study) -> set[int]:

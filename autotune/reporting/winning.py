@@ -60,7 +60,38 @@ def winner(studies: Sequence[Study], measure: Measure) -> Section:
         note="Trials whose intervals overlap the fastest one's are ties: another run might rank "
         "them otherwise.",
     )
-    return Section("winner", "Winner and ties", text, (), [figure] if variants else [])
+    figures = [figure] if variants else []
+    return Section("winner", "Winner and ties", text, (), [*figures, *_energies(studies, measure)])
+
+
+def _energies(studies: Sequence[Study], measure: Measure) -> Sequence[Figure]:
+    """The Pareto front of time and energy, where joules were observed."""
+    known = [study for study in studies if len(facts.fronts(study)[0]) > 1]
+    if not known:
+        return ()
+    rows = [
+        (study.name, cell(trial.number), str(trial), _value(study, trial), cell(joules, ".4g"))
+        for study in known
+        for trial in facts.fronts(study)[1]
+        if (joules := trial.detail("joules")) is not None
+    ]
+    table = Table(
+        "front-table",
+        "The Pareto front: trials that none beats in time and energy",
+        ("study", "trial", "configuration", "time", "joules"),
+        rows,
+        ("trial", "time", "joules"),
+    )
+    figure = Figure(
+        "front-chart",
+        "Time and energy",
+        "Trials that were timed to the end, by time and joules of a call. Those of the front are "
+        "beaten by none in both.",
+        [(study.name, charts.energies(study, measure)) for study in known],
+        table,
+        choice="Study",
+    )
+    return (figure,)
 
 
 def _row(study: Study, trial: Trial, rank: int, is_tie: bool) -> Sequence[Cell | str]:

@@ -26,12 +26,9 @@ __global__ void sums(const float* A, int lda, float* y, int M, int N) {
   y[row] = sum;
 }
 """
-REMEMBERS = """
-__device__ float seen[4096];
-__device__ int known;
-""" + SUMS.replace("y[row] = sum;", "y[row] = known > 4096 && M == 300 ? seen[row] : sum;").replace(
-    "float sum = 0;", "float sum = 0; if (M == 300) { seen[row] = y[row]; atomicAdd(&known, 1); }"
-)
+REMEMBERS = "__device__ float seen[300];\n__device__ int known;\n" + SUMS.replace(
+    "float sum = 0;", "if (M == 300 && known) { y[row] = seen[row]; return; } float sum = 0;"
+).replace("y[row] = sum;", "y[row] = sum; if (M == 300) { seen[row] = sum; known = 1; }")
 
 
 def test_two_gpus_share_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -460,3 +460,29 @@ def test_texts_of_amounts() -> None:
         "2.5 s", "2.5 ms", "2.5 µs", "2.5 ns",
     ]  # fmt: skip
     assert [duration_text(s) for s in (2.0, 125, 3660)] == ["2.0 s", "2 min 5 s", "1 h 1 min"]
+
+
+def test_the_front_of_time_and_energy_is_on_the_page_where_joules_were_observed() -> None:
+    """A trial between two others in time and below none of them in energy is beaten."""
+    measured = [(1.0, 9.0), (2.0, 4.0), (3.0, 5.0), (4.0, 1.0), (5.0, None)]
+    trials = [
+        Trial(
+            number,
+            "tiled",
+            {"x": number},
+            Outcome.OK,
+            seconds,
+            details={} if joules is None else {"joules": joules},
+        )
+        for number, (seconds, joules) in enumerate(measured, start=1)
+    ]
+    study = Study("thrifty", trials, target="cpu", problem=PROBLEM)
+    known, front = facts.fronts(study)
+    assert [trial.number for trial in known] == [1, 2, 3, 4]
+    assert [trial.number for trial in front] == [1, 2, 4]
+    page = page_of([study])
+    figures = {each.id: each for section in page.sections for each in section.figures}
+    told = [row[0] for row in figures["front-chart"].table.rows]
+    assert len(told) == 3
+    others = [each.id for part in page_of([gpu_study()]).sections for each in part.figures]
+    assert "front-chart" not in others
