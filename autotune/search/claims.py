@@ -256,7 +256,7 @@ class Ledger:
         open: numbers of the others, ascending.
         visited: rows that must not be proposed: run, running, or claimed by another worker.
         whole: rows that were pruned only, and never run to the end, may be proposed again.
-        converted: gives a trial that has ended costs for values, where that is not what they are.
+        converted: gives a trial that has ended costs for values; None where they are its values.
     """
 
     def __init__(self, space: StudySpace) -> None:

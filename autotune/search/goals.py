@@ -91,9 +91,8 @@ class Goals:
 
     def converted(self, trial: FrozenTrial) -> FrozenTrial:
         """A trial that has costs for values."""
-        if trial.values is None or {*self.directions.values()} == {"minimize"}:
-            return trial
-        return _with_values(trial, self.costs(trial.values))
+        known = trial.values is not None
+        return _with_values(trial, self.costs(trial.values)) if known else trial
 
 
 def front(costs: Sequence[Sequence[float]]) -> list[int]:

@@ -110,7 +110,8 @@ class Searcher(Generic[PointT]):
         self._goals: Goals = Goals.of(direction, objectives)
         costs = len(self._goals.directions)
         self._sampler: FeasibleSampler = make_sampler(sampler, space, seed, prior, costs)
-        self._sampler.ledger.converted = self._goals.converted
+        if "maximize" in self._goals.directions.values():
+            self._sampler.ledger.converted = self._goals.converted
         self._space: StudySpace = self._sampler.space
         self._living: Living | None = None
         self._study: optuna.Study

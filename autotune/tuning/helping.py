@@ -145,7 +145,8 @@ class Helpers:
         stop.cancel()
 
     def _stop(self) -> None:
-        for pid in self.pids:
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGTERM)
+        for worker in self._workers:
+            if (pid := worker.pid) is not None:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGTERM)
         self._ending.hasten(GRACE_S, 0.0)

@@ -130,7 +130,7 @@ def tune(
     helpers = Helpers(_helper, context, run, [int(each) for each in others if each is not None])
     with Interrupt(deadline) as interrupt, helpers:
         budget = Budget(deadline, interrupt)
-        return tune_in(context, helpers.own, budget, helpers=helpers)
+        return tune_in(context, helpers.own, budget, helpers=helpers if others else None)
 
 
 def _helper() -> Handler:

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from autotune import Gemm, MatchQuality, load, tune
 from autotune.core.errors import CacheError, StudyError
 from autotune.core.measurement import Measurement, Outcome
+from autotune.measuring.effort import Effort
 from autotune.search import open_study
 from autotune.space import SearchSpace
+from autotune.tuning.context import TuningContext
+from autotune.tuning.settings import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -245,3 +249,41 @@ def test_what_killed_workers_held_is_measured_by_those_that_live(
         assert 2 <= len(lost) <= 4
         assert set(lost) <= set(rows)
         assert all(t.state != "RUNNING" for t in study.trials)
+
+
+def test_a_winner_is_verified_and_timed_again_where_it_lands(
+    server: Server, tmp_path: Path
+) -> None:
+    """What another worker has told decides who is a finalist, and no more."""
+    problem = Gemm(24, 20, 16, threads=1)
+    effort = Effort(budget_s=0.02, finals_s=0.1)
+    context = TuningContext.of(
+        problem,
+        target="cpu",
+        device=None,
+        families=["blocked"],
+        extra_families=(),
+        cache=tmp_path / "elsewhere",
+        options={},
+    )
+    run = Run(storage=server.url, study="landed", sampler="random", effort=effort, workers=1)
+    with context.open(run) as (study, _):
+        told = study.ask()
+        assert told is not None
+        study.tell(told, Measurement(Outcome.OK, 1e-9, (1e-9, 1e-9), 9))
+    result = tune(
+        problem,
+        target="cpu",
+        families=["blocked"],
+        cache=tmp_path / "here",
+        storage=server.url,
+        study="landed",
+        trials=1,
+        timeout=200,
+        sampler="random",
+        effort=effort,
+        workers=1,
+    )
+    assert result.best.candidate == told.candidate
+    assert result.best.median_s > 1e-7
+    assert load(problem, "cpu", cache=tmp_path / "here").match is MatchQuality.EXACT
