@@ -112,6 +112,8 @@ def tune(
     )
     every: list[int | str | None] = [*devices] or [device]
     first, *others = every
+    for each in devices:
+        arguments.must("devices", "numbers of GPUs", devices, arguments.is_whole(each))
     if devices and device not in (None, first, str(first)):
         raise InputError(f"device must be left out where devices are named, got {shown(device)}")
     context = TuningContext.of(
