@@ -231,10 +231,12 @@ def made(name: str, target: str, cache: Path, **changed: Any) -> autotune.OwnKer
     count = 1 if name == "largest" else f"ceildiv({'N' if 'N' in _rows(name) else 'M'}, THREADS)"
     source = autotune.kernel(
         source=CUDA[name],
-        parameters={"THREADS": [64, 128]},
-        grid=[str(count)],
-        block=["THREADS"],
-        **described,
+        **{
+            "parameters": {"THREADS": [64, 128]},
+            "grid": [str(count)],
+            "block": ["THREADS"],
+            **described,
+        },
     )
     assert isinstance(source, autotune.OwnKernel)
     return source

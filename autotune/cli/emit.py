@@ -155,7 +155,7 @@ def _of_family(args: argparse.Namespace) -> _Choice:
         raise InputError("emit takes a FAMILY, or --record ID: `autotune families` lists them")
     scope = Scope.of(args, [args.family])
     family = scope.chosen[args.family]
-    shapes = problems(args, scope)
+    shapes = problems(args, scope, any_shape=True)
     if len(shapes) > 1:
         raise InputError(f"emit takes one --shape, got {len(shapes)}")
     problem = shapes[0]

@@ -54,7 +54,7 @@ def place_own_kernels(args: Namespace) -> None:
             before = len(folders)
             named(str(each))
             given += [each] if len(folders) == before else []
-    for key in ("operation", "family"):
+    for key in ("operation", "family", "record", "studies"):
         value = getattr(args, key, None)
         if isinstance(value, str):
             setattr(args, key, named(value))

@@ -99,7 +99,11 @@ def operation_option(parser: argparse.ArgumentParser) -> None:
 
 
 def problems(
-    args: argparse.Namespace, scope: Scope, shapes: Sequence[str] = (DEFAULT_SHAPE,)
+    args: argparse.Namespace,
+    scope: Scope,
+    shapes: Sequence[str] = (DEFAULT_SHAPE,),
+    *,
+    any_shape: bool = False,
 ) -> list[Problem]:
     """The problems that the options describe, one per shape.
 
@@ -108,6 +112,7 @@ def problems(
         scope: what they are for; a dtype or an accuracy class that none of its families has is
             refused.
         shapes: shapes to use when none was given.
+        any_shape: whether sizes of 512 will do for other operations than products.
 
     Raises:
         ProblemError: an option's value is out of range.
@@ -120,10 +125,12 @@ def problems(
             f"--shape {defined.shape_text}"
         )
     if not args.shape and not isinstance(defined, MatrixOperation):
-        raise InputError(
-            f"operation {defined.name!r} needs --shape {defined.shape_text}, its sizes as in "
-            f"{'x'.join('512' for _ in defined.sizes)}"
-        )
+        shapes = ("x".join("512" for _ in defined.sizes),)
+        if not any_shape:
+            raise InputError(
+                f"operation {defined.name!r} needs --shape {defined.shape_text}, its sizes as in "
+                f"{shapes[0]}"
+            )
     out_dtype = None if args.out_dtype is None else dtype_name(args.out_dtype)
     if out_dtype and (reason := unwritten(scope.families.values(), dtype, out_dtype)):
         raise ProblemError(reason)

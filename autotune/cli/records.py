@@ -103,12 +103,16 @@ def _steady_text(held: Sustained) -> str:
 def find_record(cache: TuningCache, prefix: str) -> TuningRecord:
     """The one record whose id begins with `prefix`: one of the user's, else a shipped one.
 
+    The name of an operation, as of a kernel of one's own, is its newest record's.
+
     Raises:
         UnknownNameError: no record's id begins so, or several do.
         CacheError: the cache, or the record, cannot be read.
     """
     if any(id_.startswith(prefix) for id_, _ in cache.documents()):
         return cache.get(prefix)
+    if named := cache.records(operation=prefix):
+        return named[0]
     found = [record for record in shipped() if record.id.startswith(prefix)]
     if len(found) == 1:
         return found[0]

@@ -61,8 +61,19 @@ def _import(path: Path) -> ModuleType:
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise CacheError(f"cannot keep what {path} compiles to: {no_space(path)}") from error
         # What a compiler raises for bad source is not a closed set of types.
-        raise CompileError(f"{path.name} does not compile: {one_line(error)}") from error
+        raise CompileError(
+            f"{path.name} does not compile: {one_line(error)}{_line_of(path, error)}"
+        ) from error
     return module
+
+
+def _line_of(path: Path, error: Exception) -> str:
+    """The line of a module that a compiler's error names, as it stands there."""
+    found = re.search(rf'File "[^"]*{re.escape(path.name)}", line (\d+)', str(error))
+    if found is None:
+        return ""
+    line = path.read_text(encoding="utf-8").splitlines()[int(found[1]) - 1]
+    return f": {line.strip()}"
 
 
 def one_line(error: Exception) -> str:

@@ -15,7 +15,7 @@ from autotune.core.suggestions import must_be
 from autotune.families.headers import with_headers
 from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
 from autotune.own.definition import Definition, raw
-from autotune.own.description import Description, Shape, Values
+from autotune.own.description import Description, Launched, Shape, Values
 from autotune.own.function_text import FunctionText, function_text
 from autotune.own.numba_template import check_arguments, numba_template
 from autotune.own.own_kernel import OwnKernel
@@ -46,9 +46,9 @@ def kernel(
     derived: Mapping[str, str] | None = None,
     source: str | Path | None = None,
     template: str | Path | None = None,
-    grid: Sequence[str] | None = None,
-    block: Sequence[str] | None = None,
-    shared_bytes: str = "0",
+    grid: Launched | None = None,
+    block: Launched | None = None,
+    shared_bytes: Launched = "0",
     launch: Mapping[str, Any] | None = None,
     name: str | None = None,
     target: str | None = None,
@@ -108,7 +108,8 @@ def kernel(
         derived: names for expressions, to be used in others.
         source: CUDA C++: a path, or the text.
         template: a path, or the text.
-        grid: thread blocks along x, y and z, expressions; on a GPU.
+        grid: thread blocks along x, y and z, expressions; on a GPU. A function of parameters and
+            sizes by name, or of a dictionary of them, may stand for them, and for one of them.
         block: threads of a block.
         shared_bytes: dynamic shared memory of a block.
         launch: more of a launch: ``workspace_bytes``, of which the first ``zeroed_bytes`` are zero

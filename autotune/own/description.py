@@ -10,11 +10,12 @@ from typing import Any, TypeAlias
 
 from autotune.core import arguments
 from autotune.core.arguments import is_number, mapping, must
-from autotune.core.dtypes import DTYPES, ELEMENTS, USUAL_DTYPES, dtype_name
+from autotune.core.dtypes import DEFAULT_DTYPE, DTYPES, ELEMENTS, USUAL_DTYPES, dtype_name
 from autotune.core.errors import ExpressionError, InputError
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
 from autotune.core.toml_table import NAME
+from autotune.operations.fields import element_sizes
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand, parsed
@@ -24,7 +25,7 @@ from autotune.own.definition import FUNCTIONS, Definition, Entry
 from autotune.own.function_text import function_text
 from autotune.own.launching import grid_of, needs, parts
 from autotune.own.taking import REFERENCE_MODULES, read_now
-from autotune.own.tracing import restriction_text
+from autotune.own.tracing import expressions, restriction_text
 from autotune.space import Expression
 from autotune.targets.registry import LANGUAGES
 
@@ -34,6 +35,9 @@ Shape: TypeAlias = "str | Sequence[str] | Mapping[str, Any]"
 
 Values: TypeAlias = "Sequence[Any] | Mapping[str, Any]"
 """Of a parameter: a list, or a table with ``values`` and ``default``, ``summary``, ``runtime``."""
+
+Launched: TypeAlias = "str | Sequence[Any] | Callable[..., Any]"
+"""Numbers of a launch: expressions, or functions of parameters and sizes."""
 
 _BETWEEN = re.compile(r"\s+x\s+|(?<=[A-Z0-9)])x(?=[A-Z0-9(])")
 _TYPED = re.compile(r"\s*([a-z]+\d*)\s*\[(.*)\]\s*")
@@ -57,9 +61,9 @@ class Description:
     accept: Callable[..., Any] | None
     restrictions: Any
     derived: Mapping[str, str]
-    grid: Sequence[str] | None
-    block: Sequence[str] | None
-    shared_bytes: str
+    grid: Launched | None
+    block: Launched | None
+    shared_bytes: Launched
     launch: Mapping[str, Any]
     name: str | None
     target: str | None
@@ -146,7 +150,11 @@ class Description:
         names = dict(self.derived)
         launch = None
         if language.launched:
-            launch = grid_of(self.grid, self.block, self.shared_bytes, self.launch)
+            known = [*values, *defined.sizes, *element_sizes(DEFAULT_DTYPE)]
+            grid, block, shared = (
+                expressions(each, known) for each in (self.grid, self.block, self.shared_bytes)
+            )
+            launch = grid_of(grid, block, shared, self.launch)
             names |= needs(launch, tuned, names)
         return Definition(
             operation=defined,
@@ -337,7 +345,7 @@ def _restrictions(
     given: Any, values: Mapping[str, Any], sizes: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     """Expressions with their reasons; functions as expressions."""
-    given = [given] if callable(given) else given
+    given = [given] if callable(given) or isinstance(given, str) else given
     listed = isinstance(given, Iterable) and not isinstance(given, (str, bytes))
     must("restrictions", "a list of expressions", given, listed)
     pairs: Sequence[tuple[Any, Any]] = (

@@ -230,6 +230,12 @@ class OwnKernel:
         wanted = self._definition.dtypes[0] if dtype is None else _dtype_of(dtype)
         return render(family, {**chosen, **values}, dtype=wanted).text
 
+    def torch_operator(self) -> Any:
+        """The kernel as an operator of PyTorch; see `autotune.own.torch_operator`."""
+        from autotune.own.torch_operator import torch_operator
+
+        return torch_operator(self)
+
     def _first(self, inputs: tuple[Any, ...], out: Any) -> Kernel:
         """The kernel for operands of these shapes, of which there was none in this process."""
         sizes = sizes_of_call(self._definition.operation, inputs, out)

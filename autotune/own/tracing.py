@@ -39,14 +39,21 @@ class _UntraceableError(Exception):
     """A function did what no expression says."""
 
 
+_UNTRACEABLE = (
+    *(_UntraceableError, ExpressionError),
+    *(TypeError, AttributeError, ValueError, KeyError),
+)
+
+
 class _Traced:
     """A value that is not known, as the text of an expression."""
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, text: str, answers: _Answers) -> None:
+    def __init__(self, text: str, answers: _Answers, ceiling: str = "") -> None:
         self.text = text
         self.answers = answers
+        self.ceiling = ceiling
 
     def __bool__(self) -> bool:
         return self.answers.of(self.text)
@@ -62,6 +69,12 @@ class _Traced:
 
     def __abs__(self) -> _Traced:
         return _Traced(f"abs({self.text})", self.answers)
+
+    def __ceil__(self) -> _Traced:
+        """The quotient rounded up, as `math.ceil` asks for it."""
+        if not self.ceiling:
+            raise _UntraceableError
+        return _Traced(self.ceiling, self.answers)
 
     def log2(self) -> _Traced:
         """The logarithm, as `numpy.log2` calls it."""
@@ -79,7 +92,8 @@ def _operation(symbol: str, *, turned: bool) -> Callable[[_Traced, Any], Any]:
         if text is None:
             raise _UntraceableError
         left, right = (text, self.text) if turned else (self.text, text)
-        return _Traced(f"({left} {symbol} {right})", self.answers)
+        ceiling = f"ceildiv({left}, {right})" if symbol == "/" else ""
+        return _Traced(f"({left} {symbol} {right})", self.answers, ceiling)
 
     return apply
 
@@ -153,9 +167,45 @@ def restriction_text(
 
     try:
         return _traced(called, known)
-    except (_UntraceableError, ExpressionError, TypeError, AttributeError, ValueError, KeyError):
+    except _UNTRACEABLE:
         pass  # of whatever a function does with what is no number
     return _by_rows(called, parameters, told, taken if by_name else None)
+
+
+def expressions(given: Any, known: Sequence[str]) -> Any:
+    """The numbers of a launch, with texts in place of functions.
+
+    Args:
+        given: a function of a dictionary or of names, which may give several numbers; a list whose
+            elements may be such functions; or something else, which stays.
+        known: names of parameters and sizes.
+
+    Raises:
+        InputError: a function takes or does something else.
+    """
+    if isinstance(given, (list, tuple)):
+        return [expressions(each, known) if callable(each) else each for each in given]
+    if not callable(given):
+        return given
+    taken = [*inspect.signature(given).parameters]
+    by_name = all(name in known for name in taken)
+
+    def called(values: Mapping[str, Any]) -> Any:
+        return given(*[values[name] for name in taken]) if by_name else given(values)
+
+    try:
+        found = called({name: _Traced(name, _Answers()) for name in known})
+        if not isinstance(found, (list, tuple)):
+            return _traced(called, known)
+        return [
+            _traced(lambda values, place=place: called(values)[place], known)  # type: ignore[misc]
+            for place in range(len(found))
+        ]
+    except _UNTRACEABLE as error:
+        raise InputError(
+            f"function {getattr(given, '__name__', given)!s}({', '.join(taken)}) must be "
+            f"arithmetic of {', '.join(known)}, by name or in one dictionary"
+        ) from error
 
 
 def _traced(called: Callable[[Mapping[str, Any]], Any], known: Sequence[str]) -> str:

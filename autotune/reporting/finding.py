@@ -64,6 +64,8 @@ class Finder:
     def find(self, given: str) -> Study:
         """The study of that name, in that recorded file, or behind the record of that id.
 
+        The name of an operation, as of a kernel of one's own, is its newest record's.
+
         Raises:
             UnknownNameError: there is none; the message has a near name.
             InputError: a file cannot be read, or is none that is known.
@@ -74,7 +76,8 @@ class Finder:
         study = self._study(given)
         if study is not None:
             return study
-        if _ID.fullmatch(given) and (behind := self._behind(given)) is not None:
+        record = self._of_id(given) or next(iter(self._cache.records(operation=given)), None)
+        if record is not None and (behind := self._behind(record)) is not None:
             return behind
         names = self._names()
         where = "" if self.storage is None else f" or {self.storage.partition('://')[0]} storage"
@@ -170,12 +173,14 @@ class Finder:
             runs=(recording.provenance,) if recording.provenance else (),
         )
 
-    def _behind(self, prefix: str) -> Study | None:
+    def _of_id(self, prefix: str) -> TuningRecord | None:
+        """The record whose id begins so; None where there is none."""
+        ids = (id_ for id_, _ in self._cache.documents())
+        known = _ID.fullmatch(prefix) and any(id_.startswith(prefix) for id_ in ids)
+        return self._cache.get(prefix) if known else None
+
+    def _behind(self, record: TuningRecord) -> Study | None:
         """The study that measured a record's winner last before the record was made."""
-        ids = [id_ for id_, _ in self._cache.documents() if id_.startswith(prefix)]
-        if not ids:
-            return None
-        record = self._cache.get(prefix)
         rows = self._cache.measurements(
             fingerprint_digest=record.fingerprint.digest,
             problem=record.problem,

@@ -396,7 +396,11 @@ def _nothing_valid(run: SearchedRun) -> str:
         counts = Counter(measurement.outcome for measurement in found)
         reasons = Counter(measurement.reason for measurement in found if measurement.reason)
         told = ", ".join(f"{n} {outcome}" for outcome, n in counts.items())
-        often = f"; most often: {reasons.most_common(1)[0][0]}" if reasons else ""
+        often = ""
+        if reasons:
+            ((reason, _),) = reasons.most_common(1)
+            first = next(each for each in run.results if each.measurement.reason == reason)
+            often = f"; most often: {reason}, of {first.candidate}"
         return f"no candidate of {label} was valid after {len(found)} trials ({told}){often}"
     text = f"no candidate of {label} was tried"
     if budget.interrupted:

@@ -239,7 +239,6 @@ THREADED = {"parameters": {"rows": [1], "threads": [1, 2]}}
         (product, {"scalars": {"a": 10**400}}, r"kernel product: scalars\.a must be a number"),
         (product, {"derived": {"a": 3}}, r"kernel product: derived\.a must be one line of text"),
         (product, {"restrictions": 3}, r"kernel product: restrictions must be a list"),
-        (product, {"restrictions": "M > 1"}, r"kernel product: restrictions must be a list"),
         (product, {"restrictions": {"M > 1": 3}}, r"product: the reason of restriction 'M > 1'"),
         (product, {"cases": 3}, r"kernel product: cases must be a list, got 3"),
         (product, {"cases": [3.5]}, r'kernel product: a case must be like "8x8" or \(8, 8\)'),

@@ -286,6 +286,25 @@ def test_restrictions_of_any_form_are_those_of_the_family(tmp_path: Path) -> Non
     assert [each.text for each in family.restrictions] == ["way <= M"]
 
 
+@pytest.mark.parametrize(
+    "grid",
+    [
+        lambda THREADS, M: (-(-M // THREADS), 1),
+        lambda p: math.ceil(p["M"] / p["THREADS"]),
+        [lambda M, THREADS: (M + THREADS - 1) // THREADS, "1"],
+    ],
+)
+def test_a_function_says_the_grid(grid: Any, tmp_path: Path) -> None:
+    kernel = made("spmv", "cuda", tmp_path, grid=grid, block=lambda p: (p["THREADS"],))
+    family = catalog("cuda", "spmv", [kernel.folder])["spmv"]
+    assert family.launch is not None
+    known = {"M": 1000, "THREADS": 64}
+    assert [each.evaluate(known) for each in family.launch.grid] == [16, 1, 1]
+    assert [each.evaluate(known) for each in family.launch.block] == [64, 1, 1]
+    with pytest.raises(InputError, match="must be arithmetic of THREADS, M"):
+        made("spmv", "cuda", tmp_path, grid=lambda p: len(str(p["M"])))
+
+
 # ---- On operands of a call
 
 

@@ -1,0 +1,81 @@
+"""Kernels of one's own as operators of PyTorch, in compiled programs and with gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from example_kernels import agree, expected, kernel, module
+from structured_kernels import made
+
+torch: Any = pytest.importorskip("torch")
+
+NAMES = ("softmax", "layer_norm", "spmv", "bitonic_step", "quantisation")
+"""One output, several with a scalar, sizes from expressions, in place, integers."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_operator_is_what_pytorch_wants(name: str) -> None:
+    example = module(name)
+    own = kernel(example, "cpu")
+    given = example.operands(np.random.default_rng(3))
+    own.tune(*given, trials=1, timeout=30)
+    operator = own.torch_operator()
+    tensors = [torch.from_numpy(each.copy()) for each in given]
+    torch.library.opcheck(operator, tuple(tensors))
+    tensors = [torch.from_numpy(each.copy()) for each in given]
+    found = operator(*tensors)
+    in_place = name == "bitonic_step"
+    results = tensors[0] if in_place else found
+    several = results if isinstance(results, (tuple, list)) else (results,)
+    arrays = tuple(each.numpy() for each in several)
+    agree(arrays, expected(example, given), 1e-12, least=name == "quantisation")
+    assert (found is None) is in_place
+
+
+def test_a_compiled_program_has_gradients_by_the_users_rule() -> None:
+    example = module("softmax")
+    own = kernel(example, "cpu")
+    (X,) = example.operands(np.random.default_rng(3))
+    own.tune(X, trials=1, timeout=30)
+    operator = own.torch_operator()
+
+    def setup(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
+
+    def backward(ctx: Any, grad: Any) -> Any:
+        (y,) = ctx.saved_tensors
+        return y * (grad - (grad * y).sum(dim=1, keepdim=True))
+
+    operator.register_autograd(backward, setup_context=setup)
+
+    def program(x: Any) -> Any:
+        return (operator(2 * x) ** 2).sum()
+
+    grads = []
+    for each in (program, torch.compile(program, backend="aot_eager", fullgraph=True)):
+        x = torch.from_numpy(X.copy()).requires_grad_()
+        each(x).backward()
+        grads.append(x.grad)
+    x = torch.from_numpy(X.copy()).requires_grad_()
+    (torch.softmax(2 * x, dim=1) ** 2).sum().backward()
+    for grad in grads:
+        torch.testing.assert_close(grad, x.grad)
+
+
+def test_single_numbers_have_no_dimensions(tmp_path: Path) -> None:
+    own = made("largest", "cpu", tmp_path)
+    operator = own.torch_operator()
+    x = torch.arange(7.0)
+    torch.library.opcheck(operator, (x,))
+    most, place = operator(x)
+    assert (most.shape, most.item(), place.dtype, place.item()) == ((), 6.0, torch.int64, 6)
