@@ -9,15 +9,14 @@ from autotune.core.errors import MissingDependencyError
 from autotune.operations.parts import parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from autotune.operations.operation import Operation
-    from autotune.own.own_kernel import OwnKernel
 
 NAMESPACE = "autotune_own"
 
 
-def torch_operator(kernel: OwnKernel) -> Any:
+def torch_operator(kernel: Callable[..., Any], operation: Operation) -> Any:
     """``torch.ops.autotune_own.<name>``: inputs in order, and scalars by name or in order.
 
     It has a schema and results without contents, so that `torch.compile` and `torch.export` take
@@ -25,7 +24,8 @@ def torch_operator(kernel: OwnKernel) -> Any:
     Operands in place are said to be changed, and are not among its results.
 
     Args:
-        kernel: what it calls.
+        kernel: what it calls: inputs in order, and scalars by name.
+        operation: what that computes.
 
     Returns:
         A `torch.library.CustomOpDef`.
@@ -38,10 +38,9 @@ def torch_operator(kernel: OwnKernel) -> Any:
         from torch.library import custom_op
     except ImportError as error:
         raise MissingDependencyError(
-            f"torch_operator of {kernel.name} needs PyTorch 2.4 or newer: install the build for "
-            "this machine from pytorch.org"
+            f"torch_operator of {operation.name} needs PyTorch 2.4 or newer: install the build "
+            "for this machine from pytorch.org"
         ) from error
-    operation = kernel.operation
     made = [place for place, each in enumerate(operation.outputs) if not each.read]
     scalars = [name for name, _ in operation.scalars]
 
@@ -55,7 +54,7 @@ def torch_operator(kernel: OwnKernel) -> Any:
 
     changed = [each.name for each in operation.inputs if each.read]
     operator = custom_op(
-        f"{NAMESPACE}::{kernel.name}", call, mutates_args=changed, schema=_schema(operation)
+        f"{NAMESPACE}::{operation.name}", call, mutates_args=changed, schema=_schema(operation)
     )
     operator.register_fake(lambda *given: _results(_empty(operation, given)))
     return operator

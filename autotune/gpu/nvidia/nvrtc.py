@@ -199,10 +199,11 @@ def _check(status: Any, log: str) -> None:
     _, name = nvrtc.nvrtcGetErrorString(status)
     faults = [(int(line), said) for line, said in _FAULTS.findall(log)]
     first = (errors or lines or [name.decode()])[0]
-    after = lines[lines.index(first) + 1 :] if errors else []
+    told = missing_header(first, nvrtc_version()[0])
+    after = lines[lines.index(first) + 1 :] if errors and not told else []
     if after[1:] and after[1].startswith("^"):  # the line of the source, and the place in it
-        first += f": {after[0]}"
-    raise CompileError(first + missing_header(first, nvrtc_version()[0]), faults)
+        told = f": {after[0]}"
+    raise CompileError(first + told, faults)
 
 
 def _output(program: Any, size_of: Any, read: Any) -> bytes:

@@ -23,7 +23,7 @@ def test_a_kernel_is_tuned_cached_and_loaded(name: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("AUTOTUNE_TUNE", "0")
     with pytest.raises(NotTunedError, match="tuning at a call is forbidden"):
         kernel(example, "cpu")(*given)
-    kernel(example, "cpu").tune(*given, trials=3, timeout=30)
+    kernel(example, "cpu").tune(*given, trials=3, timeout=150)
     for each in (example, module(name)):  # another one, as in another process
         found = kernel(each, "cpu")(*(operand.copy() for operand in given))
         agree(found, wanted, 1e-12, least=name == "quantisation")

@@ -28,7 +28,7 @@ def test_an_operator_is_what_pytorch_wants(name: str) -> None:
     example = module(name)
     own = kernel(example, "cpu")
     given = example.operands(np.random.default_rng(3))
-    own.tune(*given, trials=1, timeout=30)
+    own.tune(*given, trials=1, timeout=150)
     operator = own.torch_operator()
     tensors = [torch.from_numpy(each.copy()) for each in given]
     torch.library.opcheck(operator, tuple(tensors))
@@ -46,7 +46,7 @@ def test_a_compiled_program_has_gradients_by_the_users_rule() -> None:
     example = module("softmax")
     own = kernel(example, "cpu")
     (X,) = example.operands(np.random.default_rng(3))
-    own.tune(X, trials=1, timeout=30)
+    own.tune(X, trials=1, timeout=150)
     operator = own.torch_operator()
 
     def setup(ctx: Any, inputs: Any, output: Any) -> None:
