@@ -54,7 +54,7 @@ def kernel(
     target: str | None = None,
     dtypes: Sequence[Any] = (),
     flops: str | None = None,
-    cases: Sequence[Shape | Sequence[int]] = (),
+    cases: Sequence[Shape | Sequence[int] | Mapping[str, int]] = (),
     finite: bool = False,
     summary: str = "",
     tune: bool = True,
@@ -119,7 +119,8 @@ def kernel(
         target: "cpu" or "cuda"; None follows from the rest.
         dtypes: element types that it is for; None takes those that the source leaves open.
         flops: how many operations it takes, an expression over sizes; one an element if left out.
-        cases: shapes to verify candidates at, instead of ragged ones of every size.
+        cases: shapes to verify candidates at, instead of ragged ones of every size: numbers in
+            the order in which operands mention sizes, or by their names.
         finite: whether it is for finite operands alone; if not, it must give NaN and infinity
             where the reference does.
         summary: one line for listings; None takes the function's docstring.

@@ -69,7 +69,7 @@ class Description:
     target: str | None
     dtypes: Sequence[Any]
     flops: str | None
-    cases: Sequence[Shape | Sequence[int]]
+    cases: Sequence[Shape | Sequence[int] | Mapping[str, int]]
     finite: bool
     summary: str
 
@@ -214,9 +214,7 @@ class Description:
             )
         if not self.cases:
             return defined
-        texts = [
-            "x".join(parts("a case", each, '"8x8" or (8, 8)')) for each in _listed(self.cases)
-        ]
+        texts = [_case(each, defined.sizes) for each in _listed(self.cases)]
         return replace(defined, cases=tuple(map(defined.parse_shape, texts)))
 
     def _operands(self, types: Mapping[str, str]) -> Iterator[Operand]:
@@ -232,6 +230,15 @@ class Description:
         for name, given in self.out.items():
             if name not in self.operands:
                 yield replace(_operand(name, given, types, least=0), written=True)
+
+
+def _case(given: Any, sizes: Sequence[str]) -> str:
+    """The text of a case: sizes by name, or in the order in which operands mention them."""
+    if isinstance(given, Mapping):
+        if given.keys() != {*sizes}:
+            raise InputError(f"a case must have the sizes {', '.join(sizes)}, got {shown(given)}")
+        given = [given[name] for name in sizes]
+    return "x".join(parts("a case", given, '"8x8" or (8, 8)'))
 
 
 def _only(defined: Operation) -> tuple[str, ...]:

@@ -22,7 +22,12 @@ SAID = {
     "out": {"result": "HxW"},
     "reference": convolved,
     "flops": "2 * H * W * F * F",
-    "cases": ["37x3x53", "64x5x64", "70x7x33", "1x3x1"],  # H x F x W
+    "cases": [
+        {"H": 37, "W": 53, "F": 3},
+        {"H": 64, "W": 64, "F": 5},
+        {"H": 70, "W": 33, "F": 7},
+        {"H": 1, "W": 1, "F": 3},
+    ],
 }
 
 

@@ -243,6 +243,11 @@ THREADED = {"parameters": {"rows": [1], "threads": [1, 2]}}
         (product, {"cases": 3}, r"kernel product: cases must be a list, got 3"),
         (product, {"cases": [3.5]}, r'kernel product: a case must be like "8x8" or \(8, 8\)'),
         (product, {"cases": [3]}, r"kernel product: .*3"),
+        (
+            product,
+            {"cases": [{"M": 3}]},
+            r"product: a case must have the sizes M, N, got \{'M': 3",
+        ),
         (product, {"dtypes": 3}, r"kernel product: dtypes must be a list, got 3"),
         (product, {"flops": 3}, r"kernel product: flops must be one line of text"),
         (product, {"summary": 3}, r"kernel product: summary must be one line of text"),
