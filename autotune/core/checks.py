@@ -199,6 +199,8 @@ def line(name: str, value: object, *, empty: bool = True) -> str:
 
 def scalar(name: str, value: object) -> Value:
     """True, false, a 64-bit whole number, a finite number, or one line of text."""
+    if type(value) in (bool, int, float) and (type(value) is bool or is_number(value)):
+        return value  # recordings have millions of them
     return checked(value, Scalar, name)
 
 

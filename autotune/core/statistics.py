@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING
 
@@ -81,6 +82,7 @@ def half_width_text(share: float) -> str:
     return "less than ±0.1%" if share < 5e-4 else f"±{share:.1%}"
 
 
+@functools.lru_cache
 def _rank(count: int, confidence: float) -> int:
     """The largest rank r >= 1 with P(X < r) <= (1 - confidence) / 2, X binomial(count, 1/2)."""
     tail = (1 - confidence) / 2

@@ -90,7 +90,9 @@ def failed(values: Mapping[str, Any], outcome: str, reason: str = "") -> Entry:
 
 def samples(values: object) -> tuple[float, ...]:
     """Raw samples, where a file has them as numbers above zero."""
-    if isinstance(values, list) and all(checks.is_number(each) and each > 0 for each in values):
+    if isinstance(values, list) and all(
+        type(each) in (int, float) and 0 < each < FAILED_TIME for each in values
+    ):
         return tuple(map(float, values))
     return ()
 

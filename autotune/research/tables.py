@@ -13,7 +13,7 @@ from autotune.core.configuration import Value
 from autotune.core.errors import InputError, MissingDependencyError
 from autotune.core.installing import install_hint
 from autotune.core.printable import first_line, shown
-from autotune.research.space import Entry, Recording
+from autotune.research.space import MOST_CONFIGURATIONS, Entry, Recording
 from autotune.research.swept import SUBJECT, measured, read_measured
 
 _FIRST = ("family", "outcome", "median_s", "low_s", "high_s", "repeats", "reason")
@@ -202,6 +202,9 @@ def read_arrow(content: bytes, name: str) -> Recording:
     try:
         source = arrow.BufferReader(content)
         if content.startswith(ARROW_MARKS[0]):
+            kept = arrow.parquet.read_metadata(source)
+            if max(kept.num_rows, kept.num_rows * kept.num_columns // 20) > MOST_CONFIGURATIONS:
+                raise InputError(f"a table may have {MOST_CONFIGURATIONS:,} rows of 20 columns")
             table = arrow.parquet.read_table(source)
         else:
             table = arrow.ipc.open_file(source).read_all()
