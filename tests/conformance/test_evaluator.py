@@ -13,6 +13,7 @@ from autotune.core.deadline import Deadline
 from autotune.core.device import Device
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Outcome
+from autotune.core.statistics import median
 from autotune.cpu import CpuEvaluator
 from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
@@ -75,6 +76,22 @@ class EvaluatorConformance:
     ) -> None:
         self.check_timed(evaluator.evaluate(candidates["right"], None))
         self.check_timed(evaluator.evaluate(candidates["right too"], 1e9))
+
+    def test_raw_samples_are_kept_where_they_are_asked_for(
+        self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
+    ) -> None:
+        assert evaluator.evaluate(candidates["right"], None).samples == ()
+        for most in (4, 10_000):
+            evaluator.samples = most
+            try:
+                measurement = evaluator.evaluate(candidates["right"], None)
+            finally:
+                evaluator.samples = 0
+            self.check_timed(measurement)
+            assert measurement.median_s is not None
+            assert 1 <= len(measurement.samples) <= min(most, measurement.repeats)
+        # All of them: the median is theirs.
+        assert median(measurement.samples) == pytest.approx(measurement.median_s, rel=1e-6)
 
     def test_a_slow_candidate_is_abandoned(
         self, evaluator: Evaluator, candidates: Mapping[str, Candidate]
