@@ -157,7 +157,7 @@ class TrialRun:
         if not ahead:
             count = self.budget.batch(count, self.best is not None)
         if source is not None:
-            taken = 0
+            taken = min(count, self._study.enqueued)  # what lost workers held comes first
             while taken < count and (candidate := next(source, None)) is not None:
                 taken += self._study.enqueue([candidate])
             count = taken
