@@ -12,7 +12,7 @@ from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
 from autotune.core.printable import shown
 from autotune.research import foreign
-from autotune.research.space import OUTSIDE, Entry, Recording, as_json
+from autotune.research.space import OUTSIDE, Entry, Recording, as_json, rescaled
 from autotune.research.swept import FAILED
 
 KERNEL_TUNER_ERRORS: Mapping[str, str] = {
@@ -60,28 +60,41 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
     objective = foreign.only("objective", document.get("objective"))
     if not foreign.is_time(objective):
         raise foreign.no_time("objective", objective)
-    reader = _Entries(parameters, declared if isinstance(declared, dict) else {}, objective)
+    ours = document.get(foreign.OURS)
+    stated = ours.get("unit", "ms") if isinstance(ours, dict) else "ms"
+    if not (unit := foreign.time_unit(stated)):
+        raise checks.wrong(f"{foreign.OURS}.unit", "a unit of time", stated)
+    given = declared if isinstance(declared, dict) else {}
+    reader = _Entries(parameters, given, objective, unit)
     taken = ("cache", "device_name", "objective", "tune_params", "tune_params_keys", foreign.OURS)
     own = {key: value for key, value in document.items() if key not in taken}
     provenance = {"spaces": {"": {"parameters": declared}}} if declared else {}
     recording = Recording(
         (reader.read(key, stored) for key, stored in cache.items()),
         name=name,
-        unit="ms",
+        unit=unit,
         device=foreign.label(document.get("device_name")),
         format="Kernel Tuner cache",
         provenance={**provenance, _OWN: own} if own else provenance,
     )
-    return foreign.known(recording, document.get(foreign.OURS))
+    return foreign.known(recording, ours)
 
 
 class _Entries:
-    """Reads the entries of a cache: their parameters, the values declared, and the objective."""
+    """Reads the entries of a cache: their parameters, the values declared, and the objective.
+
+    They are in milliseconds, and read in `unit`, which is that of a recording written as a cache.
+    """
 
     def __init__(
-        self, parameters: Sequence[str], declared: Mapping[str, Any], objective: str = foreign.TIME
+        self,
+        parameters: Sequence[str],
+        declared: Mapping[str, Any],
+        objective: str = foreign.TIME,
+        unit: str = "ms",
     ) -> None:
         self.parameters = parameters
+        self.unit = unit
         self._objective = objective
         self._declared = {
             name: {str(value): value for value in values}
@@ -93,7 +106,7 @@ class _Entries:
         where = f"cache[{key!r}]"
         checks.mapping(where, stored)
         entry = self._native(self._values(key, stored, where), stored, where)
-        return foreign.restored(entry, stored, where)
+        return foreign.restored(entry.scaled("ms", self.unit), stored, where)
 
     def _native(self, values: dict[str, Value], stored: Mapping[str, Any], where: str) -> Entry:
         # Older files have errors under the objective's name, which they do not state.
@@ -163,7 +176,7 @@ def write_kernel_tuner(recording: Recording) -> str:
     Raises:
         InputError: it is of several families, or its times have no unit.
     """
-    entries = list(recording.in_unit("ms").entries)
+    entries = list(recording.in_unit(recording.unit).entries)
     if len(families := dict.fromkeys(entry.family for entry in entries)) > 1:
         raise InputError(
             f"a Kernel Tuner cache is of one kernel, and this recording of {len(families)} "
@@ -177,7 +190,7 @@ def write_kernel_tuner(recording: Recording) -> str:
     spaces = foreign.part(recording, "spaces")
     own = checks.mapping("spaces", spaces.get("", {})).get("parameters")
     declared = own if isinstance(own, dict) and own.keys() == found.keys() else found
-    reader = _Entries(list(declared), declared)
+    reader = _Entries(list(declared), declared, unit=recording.unit)
     if taken := next((name for name in declared if name in _TAKEN), ""):
         raise InputError(f"a parameter must not be called {taken!r}, as a key is: rename it")
     cache: dict[str, Any] = {}
@@ -190,13 +203,16 @@ def write_kernel_tuner(recording: Recording) -> str:
         "kernel_name": next(iter(families), "") or recording.name,
         "problem_size": json.dumps(recording.subject.get("problem", "")),
     }
+    ours = foreign.about(recording, *native)
+    if recording.unit != "ms":
+        ours.setdefault(foreign.OURS, {})["unit"] = recording.unit
     document = {
         "device_name": recording.device,
         **(foreign.part(recording, _OWN) or described),
         "tune_params_keys": list(declared),
         "tune_params": declared,
         "objective": foreign.TIME,
-        **foreign.about(recording, *native),
+        **ours,
         "cache": cache,
     }
     return as_json(document, "cache")
@@ -220,7 +236,7 @@ def _written(reader: _Entries, entry: Entry) -> dict[str, Any]:
         alike = (error for error, own in KERNEL_TUNER_ERRORS.items() if own == entry.outcome)
         stored[foreign.TIME] = stored["__error__"] = next(alike, "RuntimeFailedConfig")
     else:
-        stored[foreign.TIME] = entry.value
+        stored[foreign.TIME] = rescaled(entry.value, reader.unit, "ms")
     if entry.samples:
-        stored["times"] = list(entry.samples)
+        stored["times"] = [rescaled(each, reader.unit, "ms") for each in entry.samples]
     return stored | foreign.beside(entry, reader.read("", stored))

@@ -131,6 +131,16 @@ def test_a_recording_comes_back_from_every_format(form: str, data: st.DataObject
             assert getattr(found, name) == getattr(recording, name)
 
 
+@pytest.mark.parametrize("form", ["sweep", "kernel-tuner", "t4", "ktt"])
+@given(value=st.floats(1e-9, 1e3), low=st.floats(1e-9, 1e3))
+def test_seconds_of_any_digits_come_back(form: str, value: float, low: float) -> None:
+    entry = Entry({"x": 1}, value, outcome="ok", samples=(low, value))
+    entry = entry._replace(interval=(min(low, value), max(low, value)))
+    found = back(Recording([entry], "name", unit="s"), form)
+    assert found.unit == "s"
+    assert list(map(told, found.entries)) == [told(entry)]
+
+
 @given(times, st.sampled_from(["s", "ms", "us", "ns"]), st.sampled_from(["s", "ms", "us", "ns"]))
 def test_fifteen_digits_survive_a_change_of_the_unit(time: float, unit: str, to: str) -> None:
     there = rescaled(time, unit, to)
