@@ -127,19 +127,15 @@ class FeatureMap:
     def of_points(self, others: Sequence[Candidate | Mapping[str, Value]]) -> Points:
         """Points of other spaces, which were given when this map was made."""
         points = self._blank(len(others))
-        configurations = [o.configuration if isinstance(o, Candidate) else o for o in others]
-        for group, (name, values) in enumerate(self._values.items()):
-            known = [at for at, one in enumerate(configurations) if name in one]
-            level = {value: number for number, value in enumerate(values)}
-            levels = [level[configurations[at][name]] for at in known]
-            points.features[self._columns[name], known] = _features(values, values)[:, levels]
-            points.levels[group, known] = levels
-        families: dict[str, list[int]] = {}
         for at, point in enumerate(others):
+            configuration = point.configuration if isinstance(point, Candidate) else point
+            for group, (name, values) in enumerate(self._values.items()):
+                if name in configuration:
+                    value = configuration[name]
+                    points.features[self._columns[name], at] = _features([value], values)[:, 0]
+                    points.levels[group, at] = values.index(value)
             if isinstance(point, Candidate):
-                families.setdefault(point.family, []).append(at)
-        for family, inside in families.items():
-            self._mark(points, family, np.array(inside))
+                self._mark(points, point.family, np.array([at]))
         return points
 
     def columns(
@@ -258,14 +254,12 @@ def log_costs(points: Points, begun: Points, compiled: NDArray[np.bool_]) -> NDA
     Bayesian optimization of machine learning algorithms", 2012). Programs of the `begun` points
     are compiled; see `FeatureMap.compiled` for the parameters that make a program.
     """
-    if compiled.all():
-        return np.zeros(len(points), dtype=np.float32)
-    known = np.isin(programs(points, compiled), programs(begun, compiled))
+    known = np.isin(_programs(points, compiled), _programs(begun, compiled))
     return np.where(known, np.float32(0), np.float32(math.log(_COMPILING)))
 
 
-def programs(points: Points, compiled: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Numbers of points, equal for those that are the same program: that agree on some levels."""
+def _programs(points: Points, compiled: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Numbers of points, equal for those that are the same program."""
     levels = points.levels[compiled].astype(np.uint64)
     # Sums of random multiples, modulo 2^64: two programs share one by an accident of 1 in 10^19.
     weights = np.random.default_rng(0).integers(2**64, size=len(levels), dtype=np.uint64)
@@ -361,7 +355,7 @@ class Candidates:
     ) -> None:
         self._space = space
         self._listed = listed
-        self.describe = describe
+        self._describe = describe
         self._rows: Sequence[int] = range(space.size) if rows is None else rows
         self._positions = None if rows is None else {row: at for at, row in enumerate(rows)}
         self.points: Points = describe(self._rows) if points is None else points
@@ -382,7 +376,7 @@ class Candidates:
         """Some of these candidates."""
         rows = [self._rows[at] for at in positions]
         points, listed = self.points[positions], self.points if self.whole else None
-        return Candidates(self._space, self.describe, rows, points, listed)
+        return Candidates(self._space, self._describe, rows, points, listed)
 
     def positions(self, rows: Iterable[int]) -> list[int]:
         """Positions of those rows that are candidates."""
@@ -403,7 +397,7 @@ class Candidates:
         new = [row for row in near if row not in self._positions]
         self._positions.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
         self._rows = [*self._rows, *new]
-        added = self.describe(new)
+        added = self._describe(new)
         self.points = self.points + added
         return added
 

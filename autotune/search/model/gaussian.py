@@ -153,21 +153,6 @@ def fit(
     return Kernel(np.exp(-found[:count])[groups], signal, effects, noise, weight)
 
 
-def left_out(points: Points, responses: NDArray[np.float64], groups: NDArray[np.int64]) -> float:
-    """Log density of every response given all the others, summed, by the kernel fitted to all.
-
-    See Rasmussen and Williams, section 5.4.2.
-    """
-    kernel = fit(points, responses, groups)
-    scaled = kernel.scaled(points)
-    covariance = kernel.covariance(scaled, scaled).astype(np.float64)
-    covariance.flat[:: len(points) + 1] += kernel.noise + NUGGET
-    precision = np.linalg.inv(covariance)
-    variance = 1.0 / precision.diagonal()
-    errors = precision @ (responses - kernel.prior_mean(points)) * variance
-    return float(-0.5 * np.sum(np.log(variance) + errors * errors / variance))
-
-
 class _Evidence:
     """The negative logarithm of the posterior density of a kernel's parameters."""
 

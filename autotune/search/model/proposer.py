@@ -4,7 +4,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -24,14 +24,14 @@ from autotune.search.model.features import (
     log_costs,
     seeded,
 )
-from autotune.search.model.priors import Expectations, Prior
 from autotune.search.model.surrogate import (
     FIRST_FIT,
+    Expectation,
+    Prior,
     SuccessModel,
     Surrogate,
-    informative,
     refit_at,
-    response,
+    standardised,
 )
 
 _DESIGN = 7
@@ -40,25 +40,8 @@ _DESIGN = 7
 _DESIGN_POOL = 200
 """Rows drawn for each of them, of which the one farthest from all earlier ones is taken."""
 
-_SHARED_DESIGN = 12
-_SHARE = 4
-"""With priors, one in so many of the first trials is such a one: what priors are judged by."""
-
-_DOUBTED_DESIGN = 10
-"""With priors that are not believed, trials before the model takes over: without what they have
-chosen by then, as many are spread out as where there are none."""
-
 _FAVOURITES = 256
 """Rows that are kept of those that the priors think best of."""
-
-_ALIKE = 16
-"""Favourites that count as equally good: the one farthest from all earlier trials is taken."""
-
-_STALE = 8
-"""Successful trials without a better one after which priors are not believed."""
-
-_MOST_JUDGED = 60
-"""Observations that priors are judged by."""
 
 _LOCAL_EVERY = 3
 """One proposal in so many changes a single parameter of the best configuration."""
@@ -82,8 +65,6 @@ class ModelProposer:
     configuration's neighbours, which a wrong model cannot talk the search out of. Running trials
     count as observed at their expected value, so that a batch is diverse. Spaces too large to be
     scored whole are represented by rows drawn anew with every fit, and the neighbours of the best.
-    Priors choose most of the first trials and enter the model with what trust they have earned
-    (`Expectations.trust`).
 
     Proposals depend on the seed and the ended and running trials alone.
 
@@ -98,8 +79,7 @@ class ModelProposer:
         self._seed = seed
         self._map = FeatureMap(space)
         self._history = HistoryReader()
-        self._priors = Expectations(tuple(priors), space, seed)
-        self._trust = np.zeros(len(self._priors), dtype=np.float32)
+        self._priors = tuple(priors)
         self._candidates: Candidates | None = None
         self._success: SuccessModel | None = None
         self._surrogate: Surrogate | None = None
@@ -118,14 +98,11 @@ class ModelProposer:
     def _next(self, history: History) -> int:
         successes = sum(value is not None for _, value in history.observed)
         begun = len(history.observed) + len(history.pending)
-        if len(self._priors) and begun < _SHARED_DESIGN and begun % _SHARE == _SHARE - 1:
-            return self._spread_out(history)
-        if successes < FIRST_FIT or (begun < _DESIGN and not len(self._priors)):
-            best = self._favourite(history)
+        if begun < _DESIGN or successes < FIRST_FIT:
+            expected = self._favourites if self._priors and begun % 2 == 0 else []
+            best = next((row for row in expected if row not in history.visited), None)
             return self._spread_out(history) if best is None else best
         surrogate = self._updated(history, refit_at(successes))
-        if begun < _DOUBTED_DESIGN and len(self._priors) and not self._trust.any():
-            return self._spread_out(history)
         surrogate.expect(history.pending)
         candidates = surrogate.candidates
         scores = surrogate.scores()
@@ -160,41 +137,36 @@ class ModelProposer:
         ranked = sorted((value, row) for row, value in observed if value is not None)
         best = [row for _, row in ranked[:_CENTRES]]
         rows = drawn_rows(self._space, best, self._seed, len(observed))
-        trust = self._judged(observed)
-        if self._candidates is None or rows is not None or (trust != self._trust).any():
-            describe = partial(self._describe, trust)
-            self._candidates, self._trust = Candidates(self._space, describe, rows), trust
-        if self._success is None:
+        describe = self._describe if len(ranked) <= _PRIOR_FITS else self._map.of
+        stale = self._surrogate is None or self._surrogate.describe != describe
+        if self._candidates is None or self._success is None or rows is not None or stale:
+            self._candidates = Candidates(self._space, describe, rows)
             self._success = SuccessModel(self._candidates.points, self._map.groups)
-        return Surrogate(self._candidates, self._success, self._map, observed)
+        return Surrogate(self._candidates, self._success, describe, self._map.groups, observed)
 
-    def _describe(self, trust: NDArray[np.float32], rows: Sequence[int]) -> Points:
+    def _describe(self, rows: Sequence[int]) -> Points:
         points = self._map.of(rows)
-        if not trust.any():
+        if not self._priors:
             return points
-        return replace(points, expectations=(trust @ self._priors.of(rows))[None])
+        expected = np.array([expectation(rows) for expectation in self._expectations])
+        return replace(points, expectations=expected.astype(np.float32))
 
-    def _judged(self, observed: Sequence[tuple[int, float | None]]) -> NDArray[np.float32]:
-        """Trust in the priors, after what was observed."""
-        rows = [row for row, value in observed if value is not None]
-        if not len(self._priors) or len(rows) > _PRIOR_FITS:
-            return np.zeros(len(self._priors), dtype=np.float32)
-        values = np.array([value for _, value in observed if value is not None])
-        if len(values) - int(np.argmin(values)) > _STALE:
-            return np.zeros(len(self._priors), dtype=np.float32)
-        some = informative(values, _MOST_JUDGED)
-        seen = [rows[at] for at in some]
-        responses = response(values)[some]
-        return self._priors.trust(seen, self._map.of(seen), responses, self._map.groups)
+    @cached_property
+    def _expectations(self) -> list[Expectation]:
+        """Those of the priors, standardised over the space."""
+        return [standardised(prior.over(self._space), self._sample) for prior in self._priors]
+
+    @cached_property
+    def _sample(self) -> Sequence[int]:
+        """Rows that stand for the space: all of a small one."""
+        return drawn_rows(self._space, (), self._seed) or range(self._space.size)
 
     @cached_property
     def _favourites(self) -> list[int]:
-        return self._priors.favourites(_FAVOURITES) if len(self._priors) else []
-
-    def _favourite(self, history: History) -> int | None:
-        """Of the unvisited rows that the priors think best of, one far from all visited ones."""
-        left = [row for row in self._favourites if row not in history.visited][:_ALIKE]
-        return self._farthest(left, history) if left else None
+        """The rows that the priors together think best of."""
+        rows = self._sample
+        total = sum((expect(rows) for expect in self._expectations), np.zeros(len(rows)))
+        return [rows[at] for at in np.argsort(total, kind="stable")[:_FAVOURITES].tolist()]
 
     def _spread_out(self, history: History) -> int:
         """An unvisited row far from all visited ones, of a few drawn at random."""
@@ -206,15 +178,9 @@ class ModelProposer:
             rows = chain(range(start, size), range(start))
             drawn = {next(row for row in rows if row not in visited)}
         pool = sorted(drawn)
-        if not history.observed and not history.pending:
-            return random.choice(pool)
-        return self._farthest(pool, history)
-
-    def _farthest(self, pool: Sequence[int], history: History) -> int:
-        """The row of a pool that is farthest from all visited ones; the first before any."""
         taken = [row for row, _ in history.observed] + list(history.pending)
         if not taken:
-            return pool[0]
+            return random.choice(pool)
         near, far = self._map.of(taken).features, self._map.of(pool).features
         distances = [np.abs(far - point[:, None]).sum(axis=0) for point in near.T]
         return pool[int(np.min(distances, axis=0).argmax())]

@@ -1,14 +1,21 @@
-"""Models of what was observed: how fast the candidates are, and whether they work."""
+"""Models of what was observed: how fast the candidates are, and whether they work.
+
+Priors expect something of configurations before any is measured.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.model.features import Candidates, FeatureMap, Points, log_costs
+from autotune.core.configuration import Candidate, Value
+from autotune.core.errors import InputError
+from autotune.search.claims import StudySpace
+from autotune.search.model.features import Candidates, FeatureMap, Points
 from autotune.search.model.gaussian import Kernel, Posterior, fit
 
 _GOOD = 0.3
@@ -206,10 +213,7 @@ _MOST_SCANNED = 96
 """Observations that all rows of a space are judged by, to find the promising ones."""
 
 _MOST_TRACKED = 4096
-_FEWEST_TRACKED = 1024
-_TRACKED = 2**20
-"""Rows that are followed between two fits, the most promising at the first one: so many, or fewer
-as there are more observations, whose products with the rows are kept."""
+"""Rows that are followed between two fits: the most promising at the first one."""
 
 _BLOCK = 2048
 """Rows that are judged together: what is kept of a block stays in the cache."""
@@ -232,7 +236,8 @@ class Surrogate:
     Args:
         everywhere: the rows that may be proposed.
         success: of these candidates; it may know the first observations already.
-        features: of their space.
+        describe: the model's view of rows.
+        groups: those of the `FeatureMap`.
         observed: row and value (None for failures) up to the last success that is fitted.
     """
 
@@ -240,11 +245,11 @@ class Surrogate:
         self,
         everywhere: Candidates,
         success: SuccessModel,
-        features: FeatureMap,
+        describe: Callable[[Sequence[int]], Points],
+        groups: NDArray[np.int64],
         observed: Sequence[tuple[int, float | None]],
     ) -> None:
-        self._features = features
-        self._describe = describe = everywhere.describe
+        self.describe = describe
         self._values: list[float] = [value for _, value in observed if value is not None]
         self._rows: list[int] = [row for row, value in observed if value is not None]
         self._pending: list[int] = []
@@ -253,7 +258,7 @@ class Surrogate:
             success.observe(describe([row]), value is not None)
         values = np.array(self._values)
         fitted = informative(values, _MOST_FITTED)
-        kernel = fit(self._seen(fitted), response(values)[fitted], features.groups)
+        kernel = fit(self._seen(fitted), response(values)[fitted], groups)
         self.candidates = self._promising(everywhere, kernel)
         self._kept = informative(values, _MOST_KEPT)
         capacity = len(self._kept) + LONGEST_STEP + _MOST_PENDING
@@ -263,7 +268,7 @@ class Surrogate:
 
     def observe(self, row: int, value: float | None) -> None:
         """Take note of one trial more."""
-        point = self._describe([row])
+        point = self.describe([row])
         self._success.observe(point, value is not None)
         if value is None:
             return
@@ -289,7 +294,7 @@ class Surrogate:
         same = next((at for at, (new, old) in pairs if new != old), shared)
         self._posterior.truncate(len(self._kept) + same)
         for row in wanted[same:]:
-            self._posterior.append(self._describe([row]))
+            self._posterior.append(self.describe([row]))
         self._pending = wanted
 
     @property
@@ -310,24 +315,21 @@ class Surrogate:
 
     def _promising(self, everywhere: Candidates, kernel: Kernel) -> Candidates:
         """The rows with the best scores, and the neighbours of the best one measured."""
-        tracked = max(_FEWEST_TRACKED, _TRACKED // min(len(self._values), _MOST_KEPT))
-        tracked = min(tracked, _MOST_TRACKED)
-        if len(everywhere) <= tracked:
+        if len(everywhere) <= _MOST_TRACKED:
             return everywhere
         kept = informative(np.array(self._values), _MOST_SCANNED)
-        observed, scores, compiled = self._seen(kept), [], self._features.compiled
+        observed, scores = self._seen(kept), []
         for start in range(0, len(everywhere), _BLOCK):
             block = everywhere.points[start : start + _BLOCK]
             self._success.watch(block)
-            promise = self._scores(Posterior(kernel, block, observed, len(kept)), kept)
-            scores.append(promise - log_costs(block, self._features.of(self._rows), compiled))
-        order = np.argpartition(-np.concatenate(scores), tracked)
-        promising = everywhere.part(np.sort(order[:tracked]).tolist())
+            scores.append(self._scores(Posterior(kernel, block, observed, len(kept)), kept))
+        order = np.argpartition(-np.concatenate(scores), _MOST_TRACKED)
+        promising = everywhere.part(np.sort(order[:_MOST_TRACKED]).tolist())
         promising.widen(self.best_row)
         return promising
 
     def _seen(self, kept: Sequence[int]) -> Points:
-        return self._describe([self._rows[at] for at in kept])
+        return self.describe([self._rows[at] for at in kept])
 
     def _widen(self, row: int) -> None:
         if self.candidates.whole:
@@ -336,3 +338,105 @@ class Surrogate:
         self._pending.clear()
         self._posterior.widen(self.candidates.widen(row))
         self._success.watch(self.candidates.points)
+
+
+Expectation: TypeAlias = Callable[[Sequence[int]], NDArray[np.float64]]
+"""Expected logarithms of times at some rows, up to a factor and a constant; NaN: no idea."""
+
+Estimate: TypeAlias = Callable[[Mapping[str, NDArray[np.generic]]], NDArray[np.float64]]
+"""The same from columns of parameter values, by name."""
+
+_SAYS_NOTHING = 1e-9
+"""Spread of an expectation, relative to the mean, below which there is none."""
+
+
+def standardised(expectation: Expectation, rows: Sequence[int]) -> Expectation:
+    """The expectation with mean 0 and standard deviation 1 over `rows`; 0 where it has no idea."""
+    expected = expectation(rows)
+    known = expected[np.isfinite(expected)]
+    middle = float(known.mean()) if len(known) else 0.0
+    spread = float(known.std()) if len(known) else 0.0
+    scale = 1.0 / spread if spread > _SAYS_NOTHING * max(1.0, abs(middle)) else 0.0
+
+    def scaled(rows: Sequence[int]) -> NDArray[np.float64]:
+        found = (expectation(rows) - middle) * scale
+        return np.where(np.isfinite(found), found, 0.0)
+
+    return scaled
+
+
+class Prior(Protocol):
+    """Expects something of configurations, right or wrong.
+
+    Its scale does not matter: the sampler standardises what is expected over the space and learns
+    from measurements what weight it deserves, which may be none or negative.
+    """
+
+    def over(self, space: StudySpace) -> Expectation:
+        """The expectation of the rows of a space."""
+        ...
+
+
+class MeasuredPrior:
+    """Expects what was measured elsewhere: for another problem size, or on another device.
+
+    A Gaussian process is fitted to the measurements; parameters are matched by name, so that the
+    spaces may differ in values, in restrictions, and in parameters that one of them lacks.
+
+    Args:
+        measurements: points of some space, configurations or candidates, with their times in any
+            unit; at least two, of which the better half and a spread of the rest are used where
+            there are many.
+
+    Raises:
+        InputError: there are fewer than two, or a time is not a finite number.
+    """
+
+    def __init__(
+        self, measurements: Iterable[tuple[Candidate | Mapping[str, Value], float]]
+    ) -> None:
+        known = list(measurements)
+        times = np.array([time for _, time in known], dtype=np.float64)
+        if len(known) < 2 or not np.isfinite(times).all():
+            raise InputError(
+                f"a prior needs at least two measurements with finite times, got {len(known)}: "
+                "leave out failures, or the prior"
+            )
+        chosen = informative(times, _MOST_KEPT)
+        self._points = [known[at][0] for at in chosen]
+        self._responses = response(times[chosen])
+
+    def over(self, space: StudySpace) -> Expectation:
+        """The process's mean at the rows of a space."""
+        features = FeatureMap(space, self._points)
+        known = features.of_points(self._points)
+        some = informative(self._responses, _MOST_FITTED)
+        kernel = fit(known[some], self._responses[some], features.groups)
+        posterior = Posterior(kernel, known[:0], known, len(known))
+        return lambda rows: posterior.predict(features.of(rows), self._responses)
+
+
+class EstimatedPrior:
+    """Expects what a formula says: a model of occupancy, traffic and waves, say.
+
+    Args:
+        estimates: expected logarithms of times from columns of parameter values, by family; for
+            a space that is no union, by the empty name. What has no estimate, or one that is not
+            finite, is expected to be like the mean of the rest.
+    """
+
+    def __init__(self, estimates: Mapping[str, Estimate]) -> None:
+        self._estimates = dict(estimates)
+
+    def over(self, space: StudySpace) -> Expectation:
+        """The estimates at the rows of a space."""
+        features = FeatureMap(space)
+
+        def expectation(rows: Sequence[int]) -> NDArray[np.float64]:
+            expected = np.full(len(rows), np.nan)
+            for family, inside, columns in features.columns(rows):
+                if family in self._estimates and len(inside):
+                    expected[inside] = self._estimates[family](columns)
+            return expected
+
+        return expectation
