@@ -21,7 +21,8 @@ from autotune.families.offers import accuracies_of
 from autotune.operations.accuracy import admits, refuse_unknown, unfit
 from autotune.operations.problem import Gemm, Problem
 from autotune.runtime import usage
-from autotune.runtime.contest import MARGIN, VARIABLE, Contest, is_faster
+from autotune.runtime.contest import VARIABLE, Contest, is_faster
+from autotune.runtime.contestants import MARGIN
 from autotune.runtime.loading import load, request_of
 from autotune.runtime.product_log import log_product, summary, warn_once
 from autotune.serving.loading import contenders, refusal

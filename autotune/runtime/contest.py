@@ -11,15 +11,13 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import math
 import threading
-from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import AutotuneError, OperandError, UnavailableError
 from autotune.core.forking import LOADING
-from autotune.core.statistics import median, median_interval
 from autotune.core.version import __version__
+from autotune.runtime.contestants import MARGIN, Contestant, compare
 from autotune.runtime.product_log import warn_once
 from autotune.serving.background import Job, background, is_wanted
 from autotune.store import BaselineRecord, EffortRecord, TuningCache, TuningRecord
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     from autotune.operations.problem import Problem
     from autotune.serving.background import Workers
-    from autotune.serving.clock import Clock, Reading
+    from autotune.serving.clock import Clock
     from autotune.serving.kernel import Kernel
     from autotune.serving.loading import Contender
 
@@ -45,9 +43,6 @@ ENOUGH = 7
 
 MOST_CALLS = 30
 """Calls of each after which the library stays: clocks may be of no use."""
-
-MARGIN = 1.02
-"""Times that a kernel must be faster than the library to take its place."""
 
 MARGIN_OF_POWER = 1.10
 """The same of products on tensor cores that take a GPU more than `BRIEF_S`: alone they run at
@@ -92,83 +87,6 @@ def is_faster(
     return ratio >= least
 
 
-class _Contestant:
-    """A kernel in a contest; without a contender, the library."""
-
-    __slots__ = ("calls", "contender", "is_out", "kernel", "pending", "times", "waiting")
-
-    def __init__(self, contender: Contender | None) -> None:
-        self.contender = contender
-        self.kernel: Kernel | None = None
-        self.times: list[tuple[float, ...]] = []
-        self.pending: deque[Reading] = deque()
-        self.calls = 0
-        self.is_out = False
-        self.waiting = False
-
-    def load(self) -> Kernel:
-        """Load the kernel when it is first needed."""
-        if self.kernel is None:
-            assert self.contender is not None
-            self.kernel = self.contender.load()
-        return self.kernel
-
-    def drop(self, error: AutotuneError) -> None:
-        """Let the kernel take no part any more."""
-        assert self.contender is not None
-        _log.debug("%s takes no part: %s", self.contender.found.candidate, error)
-        self.is_out = True
-
-    def read(self) -> None:
-        """Take the times that are known by now."""
-        while self.pending:
-            try:
-                seconds = self.pending[0]()
-            except AutotuneError:  # of the driver: it is said where the program waits for it
-                seconds = (math.nan,)
-            if seconds is None:
-                return
-            self.pending.popleft()
-            if not any(map(math.isnan, seconds)):
-                self.times.append(seconds)
-
-
-class _Compared(NamedTuple):
-    """A kernel beside the library, in the first or in the second call of a pair.
-
-    Attributes:
-        ratio: its speed relative to the library's.
-        ours: its median, in seconds.
-        theirs: the library's.
-        interval: 95% confidence interval of its median.
-        is_clear: whether all times of one are below all of the other.
-    """
-
-    ratio: float
-    ours: float
-    theirs: float
-    interval: tuple[float, float]
-    is_clear: bool
-
-
-def _compare(kernel: _Contestant, library: _Contestant) -> _Compared:
-    """Compare a kernel with the library where it does worse: a program may call in either way."""
-    found = []
-    for call in range(2):
-        ours, theirs = (
-            [times[call] for times in one.times if len(times) > call] for one in (kernel, library)
-        )
-        if not (ours and theirs):
-            break
-        faster, slower = max(ours) * MARGIN < min(theirs), max(theirs) < min(ours)
-        own, other = median(ours), median(theirs)
-        interval = median_interval(ours)
-        found.append(_Compared(other / own, own, other, interval, faster or slower))
-    least = min(found)
-    all_clear = all(compared.is_clear for compared in found)
-    return least._replace(is_clear=all_clear or (least.is_clear and least.ratio < 1))
-
-
 class Contest:
     """Calls of one product in one way, by kernels or by the library; any thread may make them.
 
@@ -207,7 +125,7 @@ class Contest:
         self._listeners: list[Callable[[], None]] = []
         self._kept = kept
         self._used = used
-        self._contestants = [_Contestant(None), *map(_Contestant, contenders)]
+        self._contestants = [Contestant(None), *map(Contestant, contenders)]
         self._ticks = itertools.count()
         self._turn = itertools.count()
         self._together = itertools.count()
@@ -310,7 +228,7 @@ class Contest:
 
     def _time(
         self,
-        contestant: _Contestant,
+        contestant: Contestant,
         ours: Callable[[Kernel], Any],
         theirs: Callable[[], Any],
         like: Any,
@@ -369,7 +287,7 @@ class Contest:
         if not self._begun:
             self._report()
 
-    def _end_compiling(self, contestant: _Contestant, failure: str) -> None:
+    def _end_compiling(self, contestant: Contestant, failure: str) -> None:
         with LOADING:
             contestant.is_out, contestant.waiting = bool(failure), False
             if not self._is_waiting:
@@ -405,8 +323,8 @@ class Contest:
             return
         count = min(len(one.times) for one in (library, *running))
         if count >= FEWEST:
-            fastest = max(running, key=lambda one: _compare(one, library).ratio)
-            least = _compare(fastest, library)
+            fastest = max(running, key=lambda one: compare(one, library).ratio)
+            least = compare(fastest, library)
             if least.is_clear or count >= ENOUGH:
                 won = is_faster(least.ratio, least.ours, self._problem, self.target, MARGIN)
                 self._end(fastest.kernel if won else None)
@@ -420,20 +338,20 @@ class Contest:
         library, *kernels = self._contestants
         timed = [one for one in kernels if one.times]
         if self._kept and known and timed and library.times:
-            self._store(max(timed, key=lambda one: _compare(one, library).ratio))
+            self._store(max(timed, key=lambda one: compare(one, library).ratio))
         self._report()
         # Few are needed any more, and there may be thousands of shapes.
         self._listeners.clear()
         del self._contestants[2:]
 
-    def _store(self, fastest: _Contestant) -> None:
+    def _store(self, fastest: Contestant) -> None:
         """Store a kernel's times beside the library's, in the background.
 
         Without a place for them they are measured again.
         """
         assert fastest.contender is not None
         found, problem = fastest.contender.found, self._problem
-        least = _compare(fastest, self._contestants[0])
+        least = compare(fastest, self._contestants[0])
         ours, theirs = least.ours, least.theirs
         record = TuningRecord(
             fingerprint=found.device.fingerprint,

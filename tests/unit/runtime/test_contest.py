@@ -20,7 +20,8 @@ from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
 from autotune.runtime import choosing, multiplying
 from autotune.runtime import contest as contests
-from autotune.runtime.contest import BRIEF_S, ENOUGH, FEWEST, MARGIN, MARGIN_OF_POWER, Contest
+from autotune.runtime.contest import BRIEF_S, ENOUGH, FEWEST, MARGIN_OF_POWER, Contest
+from autotune.runtime.contestants import MARGIN
 from autotune.serving.background import Job, background
 from autotune.serving.clock import AGAIN_S
 from autotune.serving.kernel import Kernel
