@@ -43,6 +43,12 @@ def add_tune(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "together",
     )
     search.add_argument(
+        "--until",
+        type=float,
+        metavar="P",
+        help="also end once a gain of more than 1%% is less probable than P, like 0.05",
+    )
+    search.add_argument(
         "--sampler",
         default="auto",
         metavar="NAME",
@@ -106,6 +112,11 @@ def run(args: argparse.Namespace) -> CommandResult:
                 raise InputError(f"--devices is for the GPUs of one study, got --{option} {value}")
         args.device = str(devices[0])
     if args.preset is not None or args.shapes is not None:
+        if args.until is not None:
+            raise InputError(
+                f"--until ends one problem's search, got --until {args.until} with --preset or "
+                "--shapes: leave it out"
+            )
         return run_named(args)
     if args.dtypes is not None:
         raise InputError(f"--dtypes is for presets, got --dtypes {args.dtypes}: use --dtype")
@@ -127,6 +138,7 @@ def run(args: argparse.Namespace) -> CommandResult:
         shared=lambda result: winner(result.best),
         trials=trials,
         timeout=timeout,
+        until=args.until,
         sampler=args.sampler,
         objective=args.objective,
         devices=devices,

@@ -30,6 +30,7 @@ def document(result: TuneResult) -> dict[str, Any]:
         "kept": result.kept,
         "serving": result.serving.id,
         "counts": {str(outcome): n for outcome, n in result.counts.items()},
+        "chance": result.chance,
         "seconds": round(result.seconds, 3),
     }
 
@@ -74,6 +75,7 @@ def summary(result: TuneResult) -> str:
             "search    ",
             f"{len(result.trials)} trials ({counts}) in {result.seconds:.1f} s{ended}",
         ),
+        *([] if result.chance is None else [folded("          ", _chance_text(result.chance))]),
         folded("winner    ", styled(str(best.candidate), Style.GREEN)),
         folded(
             "          ",
@@ -135,6 +137,10 @@ def _outcome(result: TuneResult) -> Iterator[tuple[str, str]]:
             f"than {serving.baseline.name}, which `matmul` uses here; "
             'load with fallback="library" does too',
         )
+
+
+def _chance_text(chance: float) -> str:
+    return f"a gain of more than 1% by further trials has a probability of {chance:.2g}"
 
 
 def _space_text(result: TuneResult) -> str:

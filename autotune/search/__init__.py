@@ -8,6 +8,7 @@ try:
     from autotune.search.reading import TrialRecord
     from autotune.search.samplers import check_sampler, make_sampler, sampler_names
     from autotune.search.searcher import Searcher
+    from autotune.search.stopping import chance
     from autotune.search.storage import check_storage
     from autotune.search.study import Proposal, Subject, TuningStudy, open_study
 except ImportError as error:
@@ -27,6 +28,7 @@ __all__ = [
     "Subject",
     "TrialRecord",
     "TuningStudy",
+    "chance",
     "check_sampler",
     "check_storage",
     "make_sampler",

@@ -22,6 +22,7 @@ from autotune.search.living import Living
 from autotune.search.model import Prior
 from autotune.search.reading import SPACE
 from autotune.search.samplers import make_sampler
+from autotune.search.stopping import Prospects
 from autotune.search.storage import close_storage, open_storage, storage_errors
 from autotune.space import SearchSpace, SpaceUnion
 
@@ -113,6 +114,7 @@ class Searcher(Generic[PointT]):
         if "maximize" in self._goals.directions.values():
             self._sampler.ledger.converted = self._goals.converted
         self._space: StudySpace = self._sampler.space
+        self._prospects: Prospects = Prospects(self._space, seed)
         self._living: Living | None = None
         self._study: optuna.Study
         directions = list(self._goals.directions.values())
@@ -155,6 +157,18 @@ class Searcher(Generic[PointT]):
             (cast("PointT", self._space.point(rows[at])), self._goals.told(known[rows[at]]))
             for at in front([self._goals.costs(known[row]) for row in rows])
         ]
+
+    @property
+    def chance(self) -> float:
+        """Probability that some point left is better by more than 1%; 1 for several objectives.
+
+        A search may end once it is small, see `autotune.search.stopping`.
+        """
+        if len(self._goals.directions) > 1:
+            return 1.0
+        with self._storing():
+            self._sampler.refresh(self._study)
+        return self._prospects.after(self._sampler.ledger)
 
     def ask(self) -> PointT | None:
         """The next point; None when every valid one was asked or told.

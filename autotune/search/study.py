@@ -31,6 +31,7 @@ from autotune.search.reading import (
     trial_record,
 )
 from autotune.search.samplers import make_sampler
+from autotune.search.stopping import Prospects
 from autotune.search.storage import StudyJournal, close_storage, open_storage, storage_errors
 from autotune.space import SearchSpace, SpaceUnion
 
@@ -69,6 +70,7 @@ class TuningStudy(Generic[PointT]):
         self._sampler: FeasibleSampler = sampler
         self._storage: BaseStorage = storage
         self._objective: Objective = objective
+        self._prospects: Prospects = Prospects(sampler.space)
         self._running: dict[int, optuna.Trial] = {}
         self._living: Living = Living(study, sampler, self._finish)
         self._run: dict[str, Any] = {}
@@ -206,6 +208,11 @@ class TuningStudy(Generic[PointT]):
             if isinstance(self._storage, StudyJournal) and not self._sampler.ledger.trials:
                 self._storage.remove_unless_shared()
             close_storage(self._storage)
+
+    @property
+    def chance(self) -> float:
+        """Probability that more trials come to a gain of more than 1%, see `stopping`."""
+        return self._prospects.after(self._ledger())
 
     @property
     def size(self) -> int:

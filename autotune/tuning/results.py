@@ -68,6 +68,8 @@ class TuneResult:
         baseline: the vendor library, measured interleaved with the finalists.
         seconds: wall time of the whole run.
         interrupted: whether Ctrl-C, or another request to stop, ended it early.
+        chance: probability that more trials would have come to a gain of more than 1%; None where
+            `until` did not ask for it.
         placed: the target itself, with what it was told.
         device: which device was asked for; None for the first.
         cache: where the record was stored; None for the default place.
@@ -85,6 +87,7 @@ class TuneResult:
     baseline: Baseline | None
     seconds: float
     interrupted: bool
+    chance: float | None
     placed: Target = field(repr=False)
     device: int | str | None = field(default=None, repr=False)
     cache: Path | None = field(default=None, repr=False)
@@ -98,6 +101,7 @@ class TuneResult:
         decision: Decision,
         trials: Iterable[TrialResult],
         budget: Budget,
+        chance: float | None,
     ) -> Self:
         """The result of a run that has ended."""
         return cls(
@@ -112,6 +116,7 @@ class TuneResult:
             baseline=decision.finals.baseline,
             seconds=budget.deadline.elapsed_s,
             interrupted=budget.interrupted,
+            chance=chance,
             placed=context.target,
             device=context.wanted_device,
             cache=context.wanted_cache,

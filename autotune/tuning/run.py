@@ -68,10 +68,11 @@ def tune_in(
             helpers.finish(budget.deadline, interrupted=budget.interrupted)
             trials.results += itertools.starmap(TrialResult, study.measured_by(helpers.pids))
         effort = EffortRecord(len(trials.results), budget.search_s, run.sampler, run.seed)
+        chance = None if run.until is None else study.chance
         decision = decide(trials, study.measured(), effort, incumbent(context))
         study.note_run({"record": decision.best.id})
     forget()
-    return TuneResult.of(context, study.name, decision, trials.results, budget)
+    return TuneResult.of(context, study.name, decision, trials.results, budget, chance)
 
 
 def priors_of(context: TuningContext, run: Run) -> Sequence[Prior]:
@@ -250,7 +251,9 @@ class TrialRun:
 
     @property
     def _spent(self) -> bool:
-        return len(self.results) >= self.run.trials or self.budget.spent(self.best is not None)
+        if len(self.results) >= self.run.trials or self.budget.spent(self.best is not None):
+            return True
+        return self.run.until is not None and self._study.chance < self.run.until
 
     def _first_ready(self) -> Proposal[Candidate]:
         """Take the oldest proposal that has been compiled, or the oldest if none has."""

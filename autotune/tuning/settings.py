@@ -23,6 +23,7 @@ class Run:
     Attributes:
         trials: the most trials to make, all families together.
         timeout: seconds for everything; infinite where only trials count.
+        until: probability of a gain of more than 1% below which trials end; None goes on.
         sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
         seed: seeds the sampler and the operands; 0 or more, below 2**63.
         storage: an Optuna storage URL; None keeps a journal file beside the cache.
@@ -39,6 +40,7 @@ class Run:
 
     trials: int = 200
     timeout: float = 60.0
+    until: float | None = None
     sampler: str = "auto"
     seed: int = 0
     storage: str | None = None
@@ -97,8 +99,9 @@ class Run:
         progress = run.progress
         callable_or_none = progress is None or callable(progress)
         arguments.must("progress", "None or a function", progress, callable_or_none)
-        from autotune.search import check_sampler, check_storage  # late, as above
+        from autotune.search import chance, check_sampler, check_storage  # late, as above
 
+        checked["until"] = chance("until", run.until)
         check_sampler(run.sampler)
         if run.storage is not None:
             check_storage(run.storage)

@@ -43,6 +43,7 @@ def tune(
     extra_families: Sequence[Path] = (),
     trials: int = 200,
     timeout: float = 60.0,
+    until: float | None = None,
     sampler: str = "auto",
     seed: int = 0,
     cache: str | Path | None = None,
@@ -75,6 +76,7 @@ def tune(
         timeout: seconds for everything, from starting worker processes to storing the winner. A
             trial or a compile that would take longer than what is left is cut off; finals that
             there is no time for leave the winner as the search measured it.
+        until: ends the trials too: once the probability of a gain of more than 1% is below.
         sampler: a sampler's name, or the dotted path of an `optuna.samplers.BaseSampler`.
         seed: seeds the sampler and the operands; 0 or more, below 2**63.
         cache: folder or database of the user's cache; None takes the default place.
@@ -100,6 +102,7 @@ def tune(
     run = Run.of(
         trials=trials,
         timeout=timeout,
+        until=until,
         sampler=sampler,
         seed=seed,
         storage=storage,

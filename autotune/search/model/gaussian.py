@@ -1,6 +1,7 @@
 """A Gaussian process over configurations: its kernel, fitted, and its posterior."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,7 +253,7 @@ class Posterior:
         left = _solved(self._factor[:old, :old], shared).T
         own = kernel.covariance(scaled, scaled).astype(np.float64) - left @ left.T
         own.flat[:: len(points) + 1] += kernel.noise + NUGGET
-        factor = _cholesky(own)
+        factor = lower_factor(own)
         self._factor[old:new, :old] = left
         self._factor[old:new, old:new] = factor
         left, factor = left.astype(np.float32), factor.astype(np.float32)
@@ -291,6 +292,11 @@ class Posterior:
         count = len(responses)
         weights = self._whitened(responses).astype(np.float32)
         return np.asarray(weights @ self._rows[:count] + self._kernel.prior_mean(self._candidates))
+
+    def covariance(self, positions: Sequence[int]) -> NDArray[np.float64]:
+        """Covariances of some candidates, given all points."""
+        some, rows = self._candidates[positions], self._rows[: len(self), positions]
+        return (self._kernel.covariance(some, some) - rows.T @ rows).astype(np.float64)
 
     def predict(self, points: Points, responses: NDArray[np.float64]) -> NDArray[np.float64]:
         """Mean at any points, given the responses at the first points."""
@@ -340,7 +346,7 @@ def _divided(rows: Floats, factor: Floats) -> NDArray[np.float32]:
     return np.asarray(strsm(1.0, factor.T, rows.T, side=1, overwrite_b=1).T)
 
 
-def _cholesky(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
+def lower_factor(covariance: NDArray[np.float64]) -> NDArray[np.float64]:
     """The lower factor; more noise is assumed where rounding has left a matrix indefinite."""
     from scipy.linalg import LinAlgError, cholesky
 

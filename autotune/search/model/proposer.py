@@ -95,6 +95,23 @@ class ModelProposer:
         with _ONE_THREAD.limit():
             return self._next(history)
 
+    def chance(self, ledger: Ledger, gain: float) -> float:
+        """Probability that a configuration is left that is faster than the best by a share.
+
+        Of a space too large to be scored whole, among the rows that stand for it. 1 before there
+        is a model, 0 where everything was visited.
+        """
+        history = self._history.read(ledger)
+        successes = sum(value is not None for _, value in history.observed)
+        if ledger.exhausted:
+            return 0.0
+        if len(history.observed) < _DESIGN or successes < FIRST_FIT:
+            return 1.0
+        with _ONE_THREAD.limit():
+            surrogate = self._updated(history, refit_at(successes))
+            rng = np.random.default_rng((self._seed, len(history.observed)))
+            return surrogate.chance(gain, history.visited, rng)
+
     def _next(self, history: History) -> int:
         successes = sum(value is not None for _, value in history.observed)
         begun = len(history.observed) + len(history.pending)

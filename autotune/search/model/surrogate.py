@@ -4,7 +4,7 @@ Priors expect something of configurations before any is measured.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Protocol, TypeAlias
@@ -16,7 +16,7 @@ from autotune.core.configuration import Candidate, Value
 from autotune.core.errors import InputError
 from autotune.search.claims import StudySpace
 from autotune.search.model.features import Candidates, FeatureMap, Points
-from autotune.search.model.gaussian import Kernel, Posterior, fit
+from autotune.search.model.gaussian import Kernel, Posterior, fit, lower_factor
 
 _GOOD = 0.3
 """Share of the values that are told apart in full."""
@@ -34,13 +34,19 @@ def response(values: NDArray[np.float64]) -> NDArray[np.float64]:
     Values are finite, at least one. Responses have mean 0 and, unless all are equal, standard
     deviation 1.
     """
+    squeezed, spread = _squeezed(values)
+    return np.asarray((squeezed - squeezed.mean()) / spread)
+
+
+def _squeezed(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Responses before they are standardised, and their spread."""
     logs = np.log(values) if values.min() > 0 else values / max(1e-300, np.abs(values).max())
     middle = np.interp(_GOOD * (len(logs) - 1), np.arange(len(logs)), np.sort(logs))
     width = max(float(middle - logs.min()), _NARROWEST)
     excess = np.maximum(logs - middle, 0.0)
     squeezed = np.minimum(logs, middle) + width * np.log1p(excess / width)
     spread = float(squeezed.std())
-    return np.asarray((squeezed - squeezed.mean()) / (spread if spread > 1e-9 else 1.0))
+    return squeezed, spread if spread > 1e-9 else 1.0
 
 
 def informative(values: NDArray[np.float64], most: int) -> list[int]:
@@ -222,6 +228,9 @@ _CAUTION = 2.0
 """Power of the probability of success. More than 1: nothing is ever measured where all fails, so
 that the improvement expected there stays what the best measured configurations promise."""
 
+_MOST_DRAWN, _DRAWS = 256, 512
+"""Candidates that are drawn together, and how often."""
+
 _MOST_PENDING = 64
 """Running trials that are taken into account."""
 
@@ -312,6 +321,29 @@ class Surrogate:
         mean = posterior.mean(responses)
         improvement = log_expected_improvement(mean, posterior.variance, best)
         return np.asarray(improvement + _CAUTION * self._success.log_probability())
+
+    def chance(self, gain: float, visited: Collection[int], rng: np.random.Generator) -> float:
+        """Probability that an unvisited candidate is faster than the best by more than a share.
+
+        The likeliest candidates are drawn together from the posterior, so that neighbours, which
+        are fast or slow together, do not count as so many chances.
+        """
+        self.expect(())
+        values = np.array(self._values)
+        responses, spread = response(values)[self._kept], _squeezed(values)[1]
+        goal = float(self._posterior.fitted(responses).min()) - math.log1p(gain) / spread
+        works = np.exp(np.broadcast_to(self._success.log_probability(), len(self.candidates)))
+        mean = self._posterior.mean(responses)
+        hopes = log_expected_improvement(mean, self._posterior.variance, goal) + np.log(works)
+        hopes[self.candidates.positions(visited)] = -np.inf
+        likely = np.argsort(-hopes)[:_MOST_DRAWN]
+        likely = likely[hopes[likely] > -np.inf]
+        if not len(likely):
+            return 0.0
+        factor = lower_factor(self._posterior.covariance(likely.tolist()))
+        drawn = mean[likely, None] + factor @ rng.standard_normal((len(likely), _DRAWS))
+        reached = (drawn < goal) & (rng.random(drawn.shape) < works[likely, None])
+        return float(reached.any(axis=0).mean())
 
     def _promising(self, everywhere: Candidates, kernel: Kernel) -> Candidates:
         """The rows with the best scores, and the neighbours of the best one measured."""

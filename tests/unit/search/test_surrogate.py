@@ -271,6 +271,12 @@ class TestPosterior:
         assert posterior.mean(responses) == pytest.approx(mean, abs=2e-4)
         assert posterior.variance == pytest.approx(variance, abs=2e-4)
         assert posterior.predict(candidates, responses) == pytest.approx(mean, abs=2e-4)
+        together = posterior.covariance([3, 0, 7])
+        assert together.diagonal() == pytest.approx(variance[[3, 0, 7]], abs=2e-4)
+        some, cross = candidates[[3, 0, 7]], dense(kernel(), candidates[[3, 0, 7]], observed)
+        noisy = dense(kernel(), observed, observed) + (kernel().noise + 1e-6) * np.eye(12)
+        textbook = dense(kernel(), some, some) - cross @ np.linalg.solve(noisy, cross.T)
+        assert together == pytest.approx(textbook, abs=2e-4)
         at_points, _ = dense_posterior(kernel(), observed, observed, responses)
         assert posterior.fitted(responses) == pytest.approx(at_points, abs=2e-4)
 

@@ -494,3 +494,10 @@ def test_what_was_tuned_before_is_tried_before_anything_else(
     record = tune(Gemm(1000, 1000, 1000, threads=1), target="cpu", trials=3, cache=tmp_path).best
     again, *_ = batches(tmp_path, monkeypatch, BATCH)
     assert record.candidate in again[:2]
+
+
+def test_trials_end_when_little_is_to_be_had(run: Callable[..., TuneResult]) -> None:
+    result = run(watch(), ["blocked"], trials=60, until=0.2)
+    assert 10 <= len(result.trials) < 60
+    with pytest.raises(InputError, match="until must be a probability between 0 and 1"):
+        run(watch(), ["blocked"], until=5)
