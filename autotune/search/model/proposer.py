@@ -24,15 +24,8 @@ from autotune.search.model.features import (
     log_costs,
     seeded,
 )
-from autotune.search.model.surrogate import (
-    FIRST_FIT,
-    Expectation,
-    Prior,
-    SuccessModel,
-    Surrogate,
-    refit_at,
-    standardised,
-)
+from autotune.search.model.priors import Expectation, Prior, standardised
+from autotune.search.model.surrogate import FIRST_FIT, SuccessModel, Surrogate, refit_at
 
 _DESIGN = 7
 """Trials before the model takes over."""

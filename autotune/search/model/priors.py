@@ -1,0 +1,119 @@
+"""Priors: what is expected of configurations before any is measured."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.core.configuration import Candidate, Value
+from autotune.core.errors import InputError
+from autotune.search.claims import StudySpace
+from autotune.search.model.features import FeatureMap
+from autotune.search.model.gaussian import Posterior, fit
+from autotune.search.model.surrogate import informative, response
+
+_MOST_LEARNED = 256
+_MOST_FITTED = 120
+"""Measurements of a prior that its process, and the process's kernel, are fitted to."""
+
+Expectation: TypeAlias = Callable[[Sequence[int]], NDArray[np.float64]]
+"""Expected logarithms of times at some rows, up to a factor and a constant; NaN: no idea."""
+
+Estimate: TypeAlias = Callable[[Mapping[str, NDArray[np.generic]]], NDArray[np.float64]]
+"""The same from columns of parameter values, by name."""
+
+_SAYS_NOTHING = 1e-9
+"""Spread of an expectation, relative to the mean, below which there is none."""
+
+
+def standardised(expectation: Expectation, rows: Sequence[int]) -> Expectation:
+    """The expectation with mean 0 and standard deviation 1 over `rows`; 0 where it has no idea."""
+    expected = expectation(rows)
+    known = expected[np.isfinite(expected)]
+    middle = float(known.mean()) if len(known) else 0.0
+    spread = float(known.std()) if len(known) else 0.0
+    scale = 1.0 / spread if spread > _SAYS_NOTHING * max(1.0, abs(middle)) else 0.0
+
+    def scaled(rows: Sequence[int]) -> NDArray[np.float64]:
+        found = (expectation(rows) - middle) * scale
+        return np.where(np.isfinite(found), found, 0.0)
+
+    return scaled
+
+
+class Prior(Protocol):
+    """Expects something of configurations, right or wrong.
+
+    Its scale does not matter: the sampler standardises what is expected over the space and learns
+    from measurements what weight it deserves, which may be none or negative.
+    """
+
+    def over(self, space: StudySpace) -> Expectation:
+        """The expectation of the rows of a space."""
+        ...
+
+
+class MeasuredPrior:
+    """Expects what was measured elsewhere: for another problem size, or on another device.
+
+    A Gaussian process is fitted to the measurements; parameters are matched by name, so that the
+    spaces may differ in values, in restrictions, and in parameters that one of them lacks.
+
+    Args:
+        measurements: points of some space, configurations or candidates, with their times in any
+            unit; at least two, of which the better half and a spread of the rest are used where
+            there are many.
+
+    Raises:
+        InputError: there are fewer than two, or a time is not a finite number.
+    """
+
+    def __init__(
+        self, measurements: Iterable[tuple[Candidate | Mapping[str, Value], float]]
+    ) -> None:
+        known = list(measurements)
+        times = np.array([time for _, time in known], dtype=np.float64)
+        if len(known) < 2 or not np.isfinite(times).all():
+            raise InputError(
+                f"a prior needs at least two measurements with finite times, got {len(known)}: "
+                "leave out failures, or the prior"
+            )
+        chosen = informative(times, _MOST_LEARNED)
+        self._points = [known[at][0] for at in chosen]
+        self._responses = response(times[chosen])
+
+    def over(self, space: StudySpace) -> Expectation:
+        """The process's mean at the rows of a space."""
+        features = FeatureMap(space, self._points)
+        known = features.of_points(self._points)
+        some = informative(self._responses, _MOST_FITTED)
+        kernel = fit(known[some], self._responses[some], features.groups)
+        posterior = Posterior(kernel, known[:0], known, len(known))
+        return lambda rows: posterior.predict(features.of(rows), self._responses)
+
+
+class EstimatedPrior:
+    """Expects what a formula says: a model of occupancy, traffic and waves, say.
+
+    Args:
+        estimates: expected logarithms of times from columns of parameter values, by family; for
+            a space that is no union, by the empty name. What has no estimate, or one that is not
+            finite, is expected to be like the mean of the rest.
+    """
+
+    def __init__(self, estimates: Mapping[str, Estimate]) -> None:
+        self._estimates = dict(estimates)
+
+    def over(self, space: StudySpace) -> Expectation:
+        """The estimates at the rows of a space."""
+        features = FeatureMap(space)
+
+        def expectation(rows: Sequence[int]) -> NDArray[np.float64]:
+            expected = np.full(len(rows), np.nan)
+            for family, inside, columns in features.columns(rows):
+                if family in self._estimates and len(inside):
+                    expected[inside] = self._estimates[family](columns)
+            return expected
+
+        return expectation
