@@ -27,6 +27,7 @@ from autotune.measuring.rig import (
     HOST_PRODUCTS,
     OTHER_CONTENTS,
     ClockedBench,
+    DrawnCases,
     Pace,
     Probe,
     affordable,
@@ -139,8 +140,7 @@ class CpuRig:
         def check(case: Case, *others: str) -> Check:
             return Check(case, problem, rng, others=others, sealed=bool(others))
 
-        self._checks = {case: check(case) for case in host_cases(problem)}
-        self._check = check
+        self.small = DrawnCases(problem, host_cases(problem), check)
         self.large = check(Case(*problem.shape), *OTHER_CONTENTS)
         self.shrunk = check(Case(*shrunk(problem)))
         self._seed = seed
@@ -155,13 +155,6 @@ class CpuRig:
         assert isinstance(program, CasedProgram)
         kernel = self._kernel(program.program)
         return contextlib.nullcontext(_Loaded(self, kernel, program))
-
-    def checks(self, cases: Sequence[Case]) -> list[Check]:
-        """Operands of these cases."""
-        for case in cases:
-            if case not in self._checks:
-                self._checks[case] = self._check(case)
-        return [self._checks[case] for case in cases]
 
     def vendor(self, vendor: Vendor) -> AbstractContextManager[ClockedBench]:
         """NumPy before the problem's operands."""
@@ -180,7 +173,7 @@ class CpuRig:
         if seed != self._seed:
             self._seed = seed
             rng = np.random.default_rng(seed)
-            for check in (*self._checks.values(), self.large):
+            for check in (*self.small.drawn.values(), self.large):
                 check.redraw(rng)
 
     def vendors(self) -> tuple[Vendor, ...]:
@@ -215,7 +208,7 @@ class _Loaded:
 
     @property
     def cases(self) -> Sequence[Check]:
-        return self.rig.checks(self.program.cases)
+        return self.rig.small.of(self.program.cases)
 
     def place(self, case: Check) -> AbstractContextManager[ClockedBench]:
         call = functools.partial(self.kernel, *case.arguments)

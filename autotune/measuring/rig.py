@@ -12,13 +12,16 @@ seen, at everything again and in as many calls as there is time for. Targets lea
 
 cuda
     The cases that a configuration is not valid for: a launch is planned for sizes, where other
-    targets call an entry that serves all.
+    targets call an entry that serves all. Of a formula, cases of more than `DEVICE_PRODUCTS`
+    multiplications, whose reference NumPy would compute for a minute.
 cpu
     Those cases too, of other operations than matrix products; where none is left, a small one that
     is valid is taken.
     Cases of more than `HOST_PRODUCTS` multiplications, where a textbook loop takes a second for
     what a GPU does at once, and, for a formula, of more than `FORMULA_PRODUCTS`, as it and its
     reference are computed without a BLAS.
+cpu, cuda
+    Cases that a reference in Python leaves no time for; see `DrawnCases`.
 hybrid
     Read-only inputs: memory that a GPU copies from by itself is not write-protected. They are
     compared after every call that is judged.
@@ -38,13 +41,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from autotune.measuring.timing import time_calls, timed
 from autotune.operations.cases import Case, cases_of, special_cases
+from autotune.operations.problem import multiplies
+from autotune.operations.python_reference import PythonReference
 from autotune.operations.verification import Verdict
 
 if TYPE_CHECKING:
@@ -53,6 +58,8 @@ if TYPE_CHECKING:
     from autotune.measuring.timing import Ceiling, Stop
     from autotune.operations.poke import Poke
     from autotune.operations.problem import Problem
+
+Drawn = TypeVar("Drawn")
 
 OTHER_CONTENTS = ("normal",)
 """Distributions of the contents that the problem's operands have in turns, beside the uniform."""
@@ -63,6 +70,12 @@ HOST_PRODUCTS = 2**25
 FORMULA_PRODUCTS = 2**20
 """The same where what is computed is no matrix product."""
 
+DEVICE_PRODUCTS = 2**28
+"""The same where kernels run on a GPU."""
+
+DRAWING_S = 5.0
+"""Seconds after which no further case is drawn of an operation whose reference is in Python."""
+
 RANK_PRODUCTS = 2**20
 """The same for ranks, which share the processors and exchange what they multiply."""
 
@@ -70,7 +83,7 @@ FIRST_RUNS = 2
 """Runs after which a candidate may be abandoned: the first one meets cold caches."""
 
 
-def affordable(problem: Problem, most: int, *, padded: bool = True) -> tuple[Case, ...]:
+def affordable(problem: Problem, most: float, *, padded: bool = True) -> tuple[Case, ...]:
     """The cases of a problem's operation with at most so many multiplications, and special ones.
 
     Args:
@@ -78,12 +91,61 @@ def affordable(problem: Problem, most: int, *, padded: bool = True) -> tuple[Cas
         most: multiplications of the largest.
         padded: whether rows may be apart.
     """
-    cases = [
-        case if padded else case.without_padding()
-        for case in cases_of(problem)
-        if problem.with_sizes(*case.sizes).flops <= 2 * most
-    ]
+    cases = [case if padded else case.without_padding() for case in _up_to(problem, most)]
     return (*cases, *special_cases(problem, cases))
+
+
+def device_cases(problem: Problem) -> tuple[Case, ...]:
+    """The cases of a problem's operation for a GPU, but for special ones."""
+    return _up_to(problem, math.inf if multiplies(problem.defined) else DEVICE_PRODUCTS)
+
+
+def _up_to(problem: Problem, most: float) -> tuple[Case, ...]:
+    cases = cases_of(problem)
+    return tuple(each for each in cases if problem.with_sizes(*each.sizes).flops <= 2 * most)
+
+
+class DrawnCases(Generic[Drawn]):
+    """Operands and references of cases; where a function in Python computes these, of a few.
+
+    What that takes nobody knows, and no kernel is tried before: small cases come first, and once
+    `DRAWING_S` have been spent the rest is left out.
+
+    Args:
+        problem: of the operation.
+        cases: those that are wanted from the start.
+        make: draws one.
+        clock: seconds from a fixed point.
+
+    Attributes:
+        drawn: what there is, by case.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        cases: Iterable[Case],
+        make: Callable[[Case], Drawn],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.drawn: dict[Case, Drawn] = {}
+        self._make = make
+        self._clock = clock
+        self._left_s = math.inf
+        if isinstance(problem.defined.result, PythonReference):
+            self._left_s = DRAWING_S
+            cases = sorted(cases, key=lambda case: problem.with_sizes(*case.sizes).traffic)
+        self.of(cases)
+
+    def of(self, cases: Iterable[Case]) -> list[Drawn]:
+        """Those of the cases that there is time for."""
+        wanted = list(cases)
+        for case in wanted:
+            if case not in self.drawn and self._left_s > 0:
+                begun_s = self._clock()
+                self.drawn[case] = self._make(case)
+                self._left_s -= self._clock() - begun_s
+        return [self.drawn[case] for case in wanted if case in self.drawn]
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,8 +145,9 @@ def _sum(keeper: Keeper, original: Any) -> Any:
             made = calls.call(a, b, out, alpha)
             return made if beta == 0 else made.add_(c, alpha=beta)
 
-        if not adds_apart(a.dtype) and not options and _is_one(alpha) and _is_one(beta):
-            compute = keeper.sum(a, b, c)
+        if beta != 0 and not adds_apart(a.dtype):
+            plain = not options and _is_one(alpha) and _is_one(beta)
+            compute = keeper.sum(a, b, c) if plain else None
             if compute is None:
                 return theirs()
             added = (None, None, c, None, None) if c.dim() == 1 else (None, None, None, None, c)
@@ -200,8 +201,6 @@ def _holds_stack(out: Any, a: Any, b: Any) -> bool:
 
 def _adds(c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> bool:
     """True if something can be added to a product as it is, scaled by real numbers."""
-    if beta != 0 and not adds_apart(a.dtype):
-        return False
     shape = (a.shape[0], b.shape[1])
     sizes = zip(reversed(c.shape), reversed(shape), strict=False)
     return (

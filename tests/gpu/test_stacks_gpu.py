@@ -102,37 +102,32 @@ def test_it_is_tuned_loaded_and_right(
             close(out[group, :count], expected)
 
 
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory, gpu: Device) -> Iterator[None]:
+@pytest.fixture
+def known(own_cache: Path, gpu: Device) -> Iterator[None]:
     """A cache that knows kernels of some products, and of their gradients, to be faster."""
-    with pytest.MonkeyPatch.context() as patch:
-        cache = tmp_path_factory.mktemp("cache")
-        patch.setenv("AUTOTUNE_CACHE", str(cache))
-        for name, layout, shape in (
-            ("bmm", "nn", (4, 128, 192, 256)),
-            ("bmm", "nt", (4, 128, 256, 192)),
-            ("bmm", "tn", (4, 192, 128, 256)),
-            ("grouped", "nt", (4, 300, 192, 256)),
-            ("grouped", "nn", (4, 300, 256, 192)),
-        ):
-            problem = find_operation(name).at(shape, dtype="bfloat16", layout=layout)
-            families = load_families(target="cuda", operation=name)
-            family = next(
-                each for each in families.values() if len(each.space(problem, gpu.limits))
-            )
-            made = record(
-                problem=problem,
-                operation=name,
-                target="cuda",
-                candidate=Candidate(family.name, family.default(problem, gpu.limits)),
-                family_digest=family.digest,
-                fingerprint=gpu.fingerprint,
-                toolchain=dict(gpu.toolchain),
-                baseline=BaselineRecord("cuBLAS 13", 2e-3, 2.0),
-            )
-            TuningCache(CacheLocations.at(cache).database).add(made)
-        forget()
-        yield
+    for name, layout, shape in (
+        ("bmm", "nn", (4, 128, 192, 256)),
+        ("bmm", "nt", (4, 128, 256, 192)),
+        ("bmm", "tn", (4, 192, 128, 256)),
+        ("grouped", "nt", (4, 300, 192, 256)),
+        ("grouped", "nn", (4, 300, 256, 192)),
+    ):
+        problem = find_operation(name).at(shape, dtype="bfloat16", layout=layout)
+        families = load_families(target="cuda", operation=name)
+        family = next(each for each in families.values() if len(each.space(problem, gpu.limits)))
+        made = record(
+            problem=problem,
+            operation=name,
+            target="cuda",
+            candidate=Candidate(family.name, family.default(problem, gpu.limits)),
+            family_digest=family.digest,
+            fingerprint=gpu.fingerprint,
+            toolchain=dict(gpu.toolchain),
+            baseline=BaselineRecord("cuBLAS 13", 2e-3, 2.0),
+        )
+        TuningCache(CacheLocations.at(own_cache).database).add(made)
+    forget()
+    yield
     forget()
 
 

@@ -80,6 +80,12 @@ def close(got: Any, x: Any, w: Any, following: Following) -> None:
     torch.testing.assert_close(got.float(), wanted, rtol=unit, atol=1e-4)
 
 
+def right_whoever_computed(got: Any, x: Any, w: Any, following: Following) -> None:
+    """PyTorch's bits, rounded after every operator, or rounded once."""
+    if not torch.equal(got, composed(functional.linear, x, w, following)):
+        close(got, x, w, following)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     "name",
@@ -145,17 +151,20 @@ def test_captured_on_a_stream(kernels: list[str]) -> None:
 def test_what_is_added_in_16_bits_goes_through_the_switch(kernels: list[str]) -> None:
     x, w, bias, residual = random(64, 512), random(320, 512) / 23, random(320), random(64, 320)
     with use_tuned():
-        close(functional.linear(x, w, bias), x, w, Following(bias=bias))
-        close(torch.addmm(residual, x, w.t()), x, w, Following(residual=residual))
+        with_bias = functional.linear(x, w, bias)
+        added = torch.addmm(residual, x, w.t())
         doubled = torch.addmm(bias, x, w.t(), beta=2)
+    # Outside: what float32 says is a product as well.
+    close(with_bias, x, w, Following(bias=bias))
+    close(added, x, w, Following(residual=residual))
     close(doubled, x, w, Following(bias=2 * bias))
-    assert kernels[:2] == ["layer_bias", "layer_residual"]
+    assert kernels == ["layer_bias", "layer_residual"]
 
 
-def test_a_contest_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_contest_decides() -> None:
     x, w, following = operands(64, 1024, 1024, Layer(("bias",), "gelu"), torch.bfloat16)
     for _ in range(60):
-        close(linear(x, w, **following._asdict()), x, w, following)
+        right_whoever_computed(linear(x, w, **following._asdict()), x, w, following)
     torch.cuda.synchronize()
 
 
@@ -166,11 +175,11 @@ def test_compiled_and_under_autocast() -> None:
     def layer(x: Any) -> Any:
         return linear(x, w, **following._asdict())
 
-    close(torch.compile(layer, fullgraph=True)(x), x, w, following)
+    right_whoever_computed(torch.compile(layer, fullgraph=True)(x), x, w, following)
     with torch.autocast("cuda", torch.bfloat16):
         made = linear(x.float(), w.float(), following.bias.float(), activation="silu")
     assert made.dtype is torch.bfloat16
-    close(made, x, w, Following(bias=following.bias, activation="silu"))
+    right_whoever_computed(made, x, w, Following(bias=following.bias, activation="silu"))
 
 
 def test_training() -> None:

@@ -49,8 +49,9 @@ from autotune.measuring.channel import LOOK_S
 from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
 from autotune.measuring.messages import Reply
 from autotune.measuring.processes import Failure
+from autotune.measuring.rig import device_cases
 from autotune.measuring.sharing import SharedWorker, WorkerPool
-from autotune.operations.cases import cases_of, hard_cases, special_cases
+from autotune.operations.cases import hard_cases, special_cases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,7 +204,7 @@ class GpuBackend(WorkerBackend):
         family, configuration = self._families[candidate.family], candidate.configuration
         planner = Planner(family, configuration, self._problem.dtype, self._limits)
         plan = planner.plan(self._problem)
-        cases = (*cases_of(self._problem), *hard_cases(self._problem, family.accuracy))
+        cases = (*device_cases(self._problem), *hard_cases(self._problem, family.accuracy))
         sized = {case: self._problem.with_sizes(*case.sizes) for case in cases}
         found = {case: planner.find(problem) for case, problem in sized.items()}
         plans = {case: each for case, each in found.items() if each is not None}

@@ -26,11 +26,11 @@ from autotune.gpu.measure.timing import HungError, Stopwatch
 from autotune.gpu.measure.watching import GpuWatch
 from autotune.gpu.vendor import BlasError, blas_name
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.rig import OTHER_CONTENTS, Pace
+from autotune.measuring.rig import OTHER_CONTENTS, DrawnCases, Pace, device_cases
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.timing import gpu_ceiling
 from autotune.measuring.trial import PATIENCE, Trials
-from autotune.operations.cases import Case, cases_of
+from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm, Problem
 
 if TYPE_CHECKING:
@@ -118,33 +118,25 @@ def measurement_worker(
     return Subjects(measuring, subject, weigh=lambda subject: 1, limit=1)
 
 
-class _Checks(dict[Case, Check]):
-    """Operands and references of cases; special ones are made when a program asks for them."""
-
-    def __init__(self, problem: Problem, make: Callable[[Case], Check]) -> None:
-        super().__init__((case, make(case)) for case in cases_of(problem))
-        self._make = make
-
-    def __missing__(self, case: Case) -> Check:
-        return self.setdefault(case, self._make(case))
-
-
 class KeptCases:
-    """Operands and references of small products, which problems of one kind have in common."""
+    """Operands and references of small products, which problems of one kind have in common.
+
+    Special ones and hard ones are made when a program asks for them.
+    """
 
     def __init__(self) -> None:
-        self._checks: dict[tuple[Any, ...], _Checks] = {}
+        self._kept: dict[tuple[Any, ...], DrawnCases[Check]] = {}
 
     def of(
         self, problem: Problem, support: bytes, make: Callable[[Case], Check]
-    ) -> Mapping[Case, Check]:
+    ) -> DrawnCases[Check]:
         """Those of the problem's kind, made if there are none yet."""
         if not isinstance(problem, Gemm):  # other operations' cases follow from their sizes
-            return _Checks(problem, make)
+            return DrawnCases(problem, device_cases(problem), make)
         kind = (problem.with_sizes(1, 1, 1), support)
-        if kind not in self._checks:
-            self._checks[kind] = _Checks(problem, make)
-        return self._checks[kind]
+        if kind not in self._kept:
+            self._kept[kind] = DrawnCases(problem, device_cases(problem), make)
+        return self._kept[kind]
 
 
 class GpuHarness:
@@ -245,7 +237,7 @@ class GpuHarness:
         if seed != self._seed:
             self._seed = seed
             rng = np.random.default_rng(seed)
-            for check in (*self._small.values(), self._large):
+            for check in (*self._small.drawn.values(), self._large):
                 check.redraw(rng)
 
     def vendors(self) -> tuple[Vendor, ...]:
@@ -316,17 +308,17 @@ class _BoundKernel:
 
     kernel: GpuKernel
     plans: Mapping[Case, LaunchPlan]
-    small: Mapping[Case, Check]
+    small: DrawnCases[Check]
     bench: ProblemBench | InPlaceBench
     stopwatch: Stopwatch
 
     @property
-    def cases(self) -> Sequence[Case]:
-        return tuple(self.plans)
+    def cases(self) -> Sequence[Check]:
+        return self.small.of(self.plans)
 
-    def place(self, case: Case) -> AbstractContextManager[CaseBench]:
-        launch = self.kernel.launcher(self.plans[case])
-        return contextlib.nullcontext(CaseBench(self.small[case], launch, self.stopwatch))
+    def place(self, case: Check) -> AbstractContextManager[CaseBench]:
+        launch = self.kernel.launcher(self.plans[case.case])
+        return contextlib.nullcontext(CaseBench(case, launch, self.stopwatch))
 
     def problem(self) -> AbstractContextManager[ProblemBench | InPlaceBench]:
         return contextlib.nullcontext(self.bench)
