@@ -51,12 +51,13 @@ def numpy_blas() -> Blas:
     )
 
 
-def numpy_vendor(blas: Blas, threads: int) -> Vendor:
+def numpy_vendor(blas: Blas, threads: int, about_s: float = 0.0) -> Vendor:
     """NumPy's product, with everything that makes it what it is.
 
     Args:
         blas: NumPy's BLAS.
         threads: threads it may use.
+        about_s: seconds that a call takes, if that is known.
     """
     plural = "" if threads == 1 else "s"
     return Vendor(
@@ -68,4 +69,5 @@ def numpy_vendor(blas: Blas, threads: int) -> Vendor:
             "blas_version": blas.version,
             "blas_architecture": blas.architecture,
         },
+        about_s=about_s,
     )

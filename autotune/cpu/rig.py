@@ -141,7 +141,9 @@ class CpuRig:
             return Check(case, problem, rng, others=others, sealed=bool(others))
 
         self.small = DrawnCases(problem, host_cases(problem), check)
+        begun_s = self.now()
         self.large = check(Case(*problem.shape), *OTHER_CONTENTS)
+        self._drawing_s = self.now() - begun_s
         self.shrunk = check(Case(*shrunk(problem)))
         self._seed = seed
         self._kernel = functools.cache(CpuKernel)
@@ -178,7 +180,11 @@ class CpuRig:
 
     def vendors(self) -> tuple[Vendor, ...]:
         """NumPy's product of the same operands with the same cap on threads."""
-        return (numpy_vendor(numpy_blas(), self._threads),)
+        about_s = 0.0
+        if not multiplies(self.problem.defined):
+            # Of every content what is computed and how far that may be off took a call each.
+            about_s = self._drawing_s / (2 * self.large.contents)
+        return (numpy_vendor(numpy_blas(), self._threads, about_s),)
 
     def failure(self, error: Exception) -> Evaluated | None:
         """Verdict for a module that Numba refuses; the process reports other errors."""

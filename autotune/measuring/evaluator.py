@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -58,6 +59,10 @@ __all__ = [
     "relative_speed",
     "silent",
 ]
+
+LIBRARY_SHARE, LIBRARY_S = 0.25, 2.0
+"""Of what remains of a run, what timing vendor libraries may take (but so many seconds in any
+case), and what one call may for a library to take turns in finals. The rest is the candidates'."""
 
 CHOOSING_SHARE = 0.5
 """Of the time of short turns, what remains of it where turns without a pause follow."""
@@ -124,6 +129,7 @@ class Evaluator:
         self._fresh = itertools.count(seed + 1)
         self._spaces: dict[str, SearchSpace] = {}
         self._measured: dict[str, tuple[Candidate, Measurement]] = {}
+        self._alone = False  # no vendor library is known to be worth its time
 
     @property
     def compiles_ahead(self) -> bool:
@@ -221,8 +227,9 @@ class Evaluator:
             position: functools.partial(self._visit, *finalist)
             for position, finalist in finalists.items()
         }
-        vendor = self.backend.baselines.get(self._problem)
-        visit_vendor = vendor and functools.partial(self._visit, vendor[0], "ieee")
+        vendor, visit_vendor = self.backend.baselines.get(self._problem), None
+        if vendor is not None and vendor[1].median_s <= self._share_s:
+            visit_vendor = functools.partial(self._visit, vendor[0], "ieee")
         seed = next(self._fresh)
         return hold_rounds(
             measurements,
@@ -239,8 +246,14 @@ class Evaluator:
         )
 
     def baseline(self) -> Baseline | None:
-        """The vendor library on the same operands, as it is fastest, measured once."""
-        known = self.backend.baselines.get(self._problem) or self._fastest_vendor()
+        """The vendor library on the same operands, as it is fastest, measured once.
+
+        None where there is none, or all take too long (`LIBRARY_SHARE`).
+        """
+        known = self.backend.baselines.get(self._problem)
+        if known is None and not self._alone:
+            known = self._fastest_vendor()
+            self._alone = known is None
         if known is None:
             return None
         self.backend.baselines[self._problem] = known
@@ -298,8 +311,13 @@ class Evaluator:
     def _fastest_vendor(self) -> tuple[Vendor, Baseline] | None:
         vendors = self._insist(DescribeBaseline())
         best: tuple[Vendor, Baseline] | None = None
+        until_s = self.deadline.elapsed_s + max(LIBRARY_S, self._share_s)
         for vendor in vendors if isinstance(vendors, tuple) else ():
-            turn = self._visit(vendor, "ieee", self.effort.budget_s)
+            left_s = until_s - self.deadline.elapsed_s
+            # Who is cut off costs a process, and operands that are drawn again.
+            if min(left_s, self.effort.timeout_s) <= vendor.about_s:
+                continue
+            turn = self._visit(vendor, "ieee", self.effort.budget_s, most_s=left_s)
             if isinstance(turn, Measurement):
                 continue
             found = Baseline(
@@ -310,11 +328,18 @@ class Evaluator:
                 vendor.details,
                 error_norm=turn.observed.get(ERROR_NORM),
             )
-            if scatter("the library", turn.median_s, turn.interval_s):
-                found = faster(found, self._visit(vendor, "ieee", self.effort.budget_s))
+            left_s = until_s - self.deadline.elapsed_s
+            if scatter("the library", turn.median_s, turn.interval_s) and left_s > 0:
+                again = self._visit(vendor, "ieee", self.effort.budget_s, most_s=left_s)
+                found = faster(found, again)
             if best is None or found.median_s < best[1].median_s:
                 best = vendor, found
         return best
+
+    @property
+    def _share_s(self) -> float:
+        """Seconds that are the vendor libraries', of those that remain."""
+        return LIBRARY_SHARE * self.deadline.remaining_s
 
     @property
     def _second_look_s(self) -> float:
@@ -367,10 +392,17 @@ class Evaluator:
         return self.effort.objective.score(series, observed)
 
     def _visit(
-        self, program: Program, accuracy: str, budget_s: float, *, sustained: bool = False
+        self,
+        program: Program,
+        accuracy: str,
+        budget_s: float,
+        *,
+        sustained: bool = False,
+        most_s: float = math.inf,
     ) -> Series | Measurement:
-        """One turn of a program or a vendor library."""
-        reply = self._insist(Visit(program, accuracy, budget_s, sustained))
+        """One turn of a program or a vendor library, which is cut off after `most_s` seconds."""
+        visit = Visit(program, accuracy, budget_s, sustained)
+        reply = self._insist(visit, min(most_s, self.effort.timeout_s))
         return reply if isinstance(reply, Series) else _measurement(reply)
 
     def _confirm(self, program: Program, accuracy: str, seed: int) -> Measurement:

@@ -28,11 +28,13 @@ class Vendor:
         name: library, version, kernels and threads, for people.
         threads: threads it may use.
         details: what the name is made of.
+        about_s: seconds that a call takes, as far as is known before it is timed.
     """
 
     name: str
     threads: int
     details: Mapping[str, str]
+    about_s: float = 0.0
 
     @property
     def digest(self) -> str:

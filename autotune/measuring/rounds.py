@@ -199,7 +199,7 @@ def hold_rounds(
         measurements: the finalists' verification, in their order.
         visits: time those that were found right, by their positions.
         baseline: as measured alone; None when there is none.
-        visit_baseline: times it; None where it takes no part.
+        visit_baseline: times it; None where it takes no part, as where its calls are too long.
         budget_s: seconds of timed calls, all together.
         confirm: called after these turns, for those that took them all.
         sustained: holds the best without a pause in the time that is left, and judges every turn;
@@ -226,10 +226,16 @@ def hold_rounds(
     confirmed = _confirm_fastest(measurements, best_first, confirm)
     right = [position for position in best_first if confirmed[position].ok]
     if sustained is not None and right:
-        own = by_position[right[0]]
-        assert isinstance(own, list)
-        if LEAST_S <= median([turn.median_s for turn in own]) <= TURN_S:
-            sustained.hold(right, len(own))
+        call_s: dict[int | None, float] = {
+            position: median([turn.median_s for turn in own])
+            for position, own in by_position.items()
+            if isinstance(own, list)
+        }
+        if baseline is not None:
+            call_s[None] = baseline.median_s
+        if LEAST_S <= call_s[right[0]] <= TURN_S:
+            rounds = max(len(own) for own in turns if isinstance(own, list))
+            sustained.hold(right, rounds, call_s)
             by_position |= {at: why for at, why in sustained.failures.items() if at is not None}
     finals = conclude(
         confirmed,
@@ -327,11 +333,13 @@ def conclude(
         measurements: the finalists' verification, in their order.
         turns: theirs; None for those who took no part.
         baseline: as measured alone; None when there is none.
-        baseline_turns: its turns.
+        baseline_turns: its turns; None where it took none, and its time alone counts.
         score: scores a turn.
         objective: whose score it is.
     """
     library = math.inf
+    if baseline is not None and baseline_turns is None and objective is TIME:
+        library = baseline.median_s
     if baseline is not None and isinstance(baseline_turns, list):
         theirs = [turn.median_s for turn in baseline_turns]
         noise = disturbance(theirs, baseline.median_s)

@@ -8,6 +8,7 @@ nothing of it; work that goes on for a second, as training does, is made of noth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 from autotune.core.errors import OutOfTimeError
@@ -22,7 +23,12 @@ LEAST_S = 50e-6
 """Kernels below this seldom follow each other for long, and launches are much of their time."""
 
 TURN_S = 0.5
-"""Seconds that count of a turn. Kernels above this are without a pause in any turn."""
+"""Seconds that count of a turn. Calls above this are without a pause in any turn."""
+
+LONG_S = 0.05
+CALLS = 8
+"""Calls that a turn may take beside its time where they are longer than that: those before it, in
+each of its three parts one that began in time, and on a GPU one that had been enqueued."""
 
 MOST_HELD = 3
 """Finalists at most, the fastest of short turns."""
@@ -68,18 +74,27 @@ class SustainedTurns:
         self._deadline = deadline
         self._report = report
         self._until_s = 0.0
-        self._turn_s = TURN_S + UNSTEADY_S
+        self._call_s: Mapping[int | None, float] = {}
+        self._turn_s: dict[int | None, float] = {}
+        self._latest_s = TURN_S + UNSTEADY_S
         self.turns: dict[int | None, list[Series]] = {}
         self.failures: dict[int | None, Measurement] = {}
 
-    def hold(self, best_first: Sequence[int], after: int = 0) -> None:
-        """Hold the best, as many as there is time for, and the library.
+    def hold(
+        self,
+        best_first: Sequence[int],
+        after: int = 0,
+        call_s: Mapping[int | None, float] = MappingProxyType({}),
+    ) -> None:
+        """Hold the best, as many as there is time for, and the library, unless it takes too long.
 
         Args:
             best_first: positions of the finalists.
             after: rounds of the finals so far.
+            call_s: seconds of a call of each in those, by position; None is the library.
         """
-        run = self._deadline
+        run, self._call_s = self._deadline, call_s
+        best_first = [place for place in best_first if call_s.get(place, 0.0) <= TURN_S]
         self._until_s = run.elapsed_s + min(self._budget_s, run.remaining_s)
         for place in self._chosen(best_first):
             self.turns[place] = []
@@ -87,7 +102,7 @@ class SustainedTurns:
         try:
             warm = self._heat(first)
             while warm is not None and self.turns and rounds < MOST_ROUNDS:
-                if not self._fits(len(self.turns) - (rounds == 0)):
+                if not self._fits([at for at in self.turns if rounds or at != first]):
                     break
                 self._report(Stage("finals", after + rounds + 1, after + MOST_ROUNDS))
                 for place in [*self.turns]:
@@ -102,17 +117,21 @@ class SustainedTurns:
 
     def _chosen(self, best_first: Sequence[int]) -> list[int | None]:
         """As many as there is time for one round of, but for the turns that heat."""
-        others = [None] if None in self._visits else []
-        turns = int((self._until_s - self._deadline.elapsed_s) / self._turn_s)
-        count = turns - (_FEWEST_HEATING - 1) - len(others)
-        return [*best_first[: max(1, min(MOST_HELD, count))], *others]
+        others = [None] if None in self._visits and self._call_s.get(None, 0.0) <= TURN_S else []
+        heating, chosen = [best_first[0]] * (_FEWEST_HEATING - 1), [*best_first[:1]]
+        for place in best_first[1:MOST_HELD]:
+            if not self._fits([*heating, *chosen, place, *others]):
+                break
+            chosen.append(place)
+        return [*chosen, *others]
 
     def _heat(self, place: int) -> Series | None:
         """The turn of a contestant at which clocks are steady; None without it, or the time."""
         before: Series | None = None
         for number in range(MOST_HEATING):
             fewest = max(1, _FEWEST_HEATING - number)
-            if not self._fits(fewest + len(self.turns) - 1):
+            others = [at for at in self.turns if at != place]
+            if not self._fits([*[place] * fewest, *others]):
                 return before if number >= _FEWEST_HEATING else None
             turn = self._take(place)
             if turn is None or (before is not None and _is_steady(before, turn)):
@@ -128,12 +147,19 @@ class SustainedTurns:
             self.failures[place] = reply
             del self.turns[place]
             return None
-        self._turn_s = self._deadline.elapsed_s - begun_s
+        self._turn_s[place] = self._latest_s = self._deadline.elapsed_s - begun_s
         return reply
 
-    def _fits(self, turns: int) -> bool:
+    def _fits(self, turns: Sequence[int | None]) -> bool:
         left_s = self._until_s - self._deadline.elapsed_s
-        return not turns or turns * self._turn_s <= left_s
+        return not turns or sum(map(self._expected_s, turns)) <= left_s
+
+    def _expected_s(self, place: int | None) -> float:
+        """Seconds of a turn: what one took, or what it may with such calls."""
+        if place in self._turn_s:
+            return self._turn_s[place]
+        call_s = self._call_s.get(place, 0.0)
+        return max(self._latest_s, TURN_S + UNSTEADY_S + CALLS * call_s * (call_s > LONG_S))
 
 
 def _is_steady(before: Series, after: Series) -> bool:

@@ -65,7 +65,7 @@ _STEPS = {
     "starting": "starting",
     "proposing": "choosing",
     "compiling": "compiling",
-    "library": "the library",
+    "library": "making operands and timing the library",
     "trials": "waiting for a first kernel",
 }
 """Names, for people, of what a run spends its time with before its first trial."""

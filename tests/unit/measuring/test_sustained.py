@@ -19,7 +19,7 @@ from autotune.gpu.measure import timing
 from autotune.gpu.measure.timing import Batch, Stopwatch
 from autotune.gpu.measure.watching import GpuWatch, Reading, mean_power
 from autotune.measuring import sustained
-from autotune.measuring.effort import Effort
+from autotune.measuring.effort import Baseline, Effort
 from autotune.measuring.messages import Evaluated, Program, Vendor, Visit
 from autotune.measuring.rig import Rig
 from autotune.measuring.rounds import hold_rounds
@@ -43,13 +43,15 @@ class Card:
     def clock(self) -> float:
         return self.now_s
 
-    def kernel(self, name: object, time_s: float, watts: float) -> Callable[[float], Series]:
-        """One that takes so long, and so much, at the highest clock."""
+    def kernel(
+        self, name: object, time_s: float, watts: float, wall_s: float = WALL_S
+    ) -> Callable[[float], Series]:
+        """One that takes so long, and so much, at the highest clock, and so long for a turn."""
 
         def visit(budget_s: float) -> Series:
             assert budget_s == TURN_S
             self.order.append(name)
-            self.now_s += WALL_S
+            self.now_s += wall_s
             allowed = min(HIGHEST_MHZ, HIGHEST_MHZ * LIMIT_W / watts)
             self.mhz += 0.9 * (allowed - self.mhz)
             now_s = time_s * HIGHEST_MHZ / self.mhz
@@ -131,6 +133,47 @@ def test_time_is_never_exceeded_and_rounds_are_whole(
         assert not card.order
     fits = min(budget_s, limit_s) >= (2.001 + library) * WALL_S
     assert fits <= (rounds != {0})  # two turns for heat, of which one counts, and the library's
+
+
+@given(
+    budget_s=st.floats(0.0, 30.0),
+    calls_s=st.lists(st.floats(1e-4, 8.0), min_size=1, max_size=4),
+    library_s=st.floats(1e-4, 8.0),
+)
+def test_long_calls_of_one_do_not_take_the_time_of_all(
+    budget_s: float, calls_s: list[float], library_s: float
+) -> None:
+    """Calls of a few tenths of a second make turns longer; longer ones are in no turn."""
+    card, best_s = Card(), min(calls_s[0], TURN_S)
+    call_s = {**dict(enumerate([best_s, *calls_s[1:]])), None: library_s}
+    visits: dict[int | None, Any] = {
+        at: card.kernel(at, each, 600, WALL_S + sustained.CALLS * each * (each > sustained.LONG_S))
+        for at, each in call_s.items()
+    }
+    turns = SustainedTurns(visits, budget_s, Deadline(clock=card.clock))
+    turns.hold(range(len(calls_s)), 0, call_s)
+    assert card.now_s <= budget_s + 1e-9
+    assert all(call_s[cast("int | None", at)] <= TURN_S for at in card.order)
+    assert (None in turns.turns) is (library_s <= TURN_S)
+    assert len({len(own) for own in turns.turns.values()}) == 1
+
+
+def test_a_library_of_long_calls_leaves_the_kernels_their_turns() -> None:
+    card = Card()
+    turns = SustainedTurns(
+        {0: card.kernel(0, 1e-4, 600), None: card.kernel(None, 5.0, 600, 45.0)},
+        6.0,
+        Deadline(clock=card.clock),
+    )
+    right = Measurement(Outcome.OK, 1e-4, (1e-4, 1e-4), 1, 0.1)
+    cool = {0: lambda _: Series(1e-4, (1e-4, 1e-4), 100)}
+    library = Baseline("library", 5.0, (5.0, 5.0), 1, {})
+    finals = hold_rounds([right], cool, library, None, 0.1, lambda _: right, sustained=turns)
+    assert len(finals.sustained[0]) == MOST_ROUNDS
+    assert finals.sustained_baseline == ()
+    assert finals.ratios == (pytest.approx(5e4),)
+    assert finals.baseline is not None
+    assert finals.baseline.median_s == 5.0
 
 
 def test_with_little_time_fewer_take_part() -> None:

@@ -1,0 +1,169 @@
+"""Libraries whose calls are long: what they take is bounded, and the rest is the candidates'."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from example_kernels import kernel, module
+from hypothesis import given
+from hypothesis import strategies as st
+from suspect_family import suspect, write_suspects
+
+from autotune import Gemm
+from autotune.core.deadline import Deadline
+from autotune.core.errors import OutOfTimeError
+from autotune.core.file_lock import Turns
+from autotune.core.measurement import Measurement, Outcome, Series
+from autotune.cpu.identity import read_cpu
+from autotune.cpu.rig import CpuRig
+from autotune.families.program_cache import ProgramCache
+from autotune.measuring.backend import Prepared
+from autotune.measuring.effort import Effort
+from autotune.measuring.evaluator import LIBRARY_S, LIBRARY_SHARE, Evaluator
+from autotune.measuring.messages import (
+    Confirm,
+    DescribeBaseline,
+    Evaluate,
+    Evaluated,
+    Vendor,
+    Visit,
+)
+from autotune.measuring.processes import Failure, FailureKind
+
+TIMEOUT_S = 20.0
+KERNEL_S = 1e-3
+REPLIES: dict[type, Any] = {
+    Evaluate: Evaluated(Measurement(Outcome.OK, KERNEL_S, (KERNEL_S, KERNEL_S), 3, 0.1)),
+    Confirm: Evaluated(Measurement(Outcome.OK, error=0.2)),
+}
+
+
+class SlowLibraries:
+    """A backend in a time of its own, in which libraries take some seconds for a call."""
+
+    batch = 1
+    compiles_ahead = False
+    start_s = 0.0
+    observes: frozenset[str] = frozenset()
+    holds = True
+    turns = Turns()
+
+    def __init__(self, vendors: Sequence[Vendor], seconds: Mapping[str, float]) -> None:
+        self.baselines: dict[Any, Any] = {}
+        self.now_s = 0.0
+        self.library_s = 0.0
+        self.lost = 0
+        self._vendors = tuple(vendors)
+        self._seconds = seconds
+
+    def is_ready(self, candidate: Any) -> bool:
+        return True
+
+    def prepare(self, *given: Any) -> None: ...
+
+    def begin_finals(self, run: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def prepared(self, candidate: Any, *given: Any) -> Any:
+        return Prepared(Vendor("kernel", 1, {}))
+
+    def ask(self, request: Any, timeout_s: float, run: Deadline) -> Any:
+        match request:
+            case DescribeBaseline():
+                return self._vendors
+            case Visit():
+                call_s = self._seconds.get(request.program.digest, KERNEL_S)
+                turn_s = max(call_s, request.budget_s)
+                took_s = min(turn_s, timeout_s, run.remaining_s)
+                self.now_s += took_s
+                self.library_s += took_s * (request.program.digest in self._seconds)
+                if took_s == turn_s:
+                    return Series(call_s, (call_s, call_s), 1)
+                self.lost += 1
+                if run.over:
+                    raise OutOfTimeError("over")
+                return Failure(FailureKind.TIMED_OUT, "took too long")
+        return REPLIES.get(type(request))
+
+    def evaluator(self, folder: Path, limit_s: float) -> Evaluator:
+        family = write_suspects(folder)
+        effort = Effort(budget_s=0.1, finals_s=0.3, timeout_s=TIMEOUT_S)
+        backend = cast("Any", self)
+        families = {family.name: family}
+        found = Evaluator(Gemm(8, 8, 8), families, read_cpu(), backend, effort, 0)
+        found.deadline = Deadline(limit_s, lambda: self.now_s)
+        return found
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("suspects")
+
+
+@given(
+    seconds=st.lists(st.floats(0.01, 100.0), min_size=1, max_size=3),
+    limit_s=st.floats(10.0, 1000.0),
+    told=st.booleans(),
+)
+def test_libraries_have_their_share(
+    folder: Path, seconds: list[float], limit_s: float, told: bool
+) -> None:
+    names = [f"library {number}" for number in range(len(seconds))]
+    vendors = [
+        Vendor(name, 1, {}, about_s=told * each) for name, each in zip(names, seconds, strict=True)
+    ]
+    backend = SlowLibraries(vendors, dict(zip(names, seconds, strict=True)))
+    evaluator = backend.evaluator(folder, limit_s)
+    baseline = evaluator.baseline()
+    share_s = max(LIBRARY_S, LIBRARY_SHARE * limit_s)
+    assert backend.now_s <= share_s + 1e-9
+    # Who is known to be slow costs nothing; of the others one call may be cut off by the end of
+    # the share, and any number because no request may take so long.
+    assert backend.lost <= (1 if max(seconds) <= TIMEOUT_S else len(seconds)) * (not told)
+    if seconds[0] <= 0.9 * min(share_s, TIMEOUT_S):
+        assert baseline is not None
+    known_s = backend.now_s
+    assert evaluator.baseline() == baseline
+    assert backend.now_s == known_s
+
+
+@given(library_s=st.floats(0.01, 15.0), left_s=st.floats(2.0, 100.0))
+def test_a_slow_library_takes_no_turns_of_finals(
+    folder: Path, library_s: float, left_s: float
+) -> None:
+    backend = SlowLibraries([Vendor("library", 1, {})], {"library": library_s})
+    evaluator = backend.evaluator(folder, 100.0)
+    assert evaluator.baseline() is not None
+    evaluator.deadline = Deadline(left_s, lambda: backend.now_s)
+    before_s = backend.library_s
+    finals = evaluator.finals([suspect(), suspect(step=2)])
+    assert finals.measurements[0].ok
+    assert finals.ratios[0] == pytest.approx(library_s / KERNEL_S)
+    assert finals.baseline is not None
+    assert (backend.library_s > before_s) is (library_s <= LIBRARY_SHARE * left_s)
+    assert backend.lost == 0
+
+
+def test_an_unlimited_run_has_no_share(folder: Path) -> None:
+    backend = SlowLibraries([Vendor("library", 1, {})], {"library": 15.0})
+    assert backend.evaluator(folder, float("inf")).baseline() is not None
+
+
+def test_numpy_tells_about_how_long_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every content had the reference computed twice, of a function in Python."""
+    own = kernel(module("softmax"), "cpu")
+    problem = own.problem(**dict.fromkeys(own.operation.sizes, 64))
+    seconds = itertools.count(0.0, 8.0)
+    monkeypatch.setattr(CpuRig, "now", lambda rig: next(seconds))
+    programs = ProgramCache(tmp_path)
+    (vendor,) = CpuRig(problem, programs, 1, 0).vendors()
+    assert vendor.about_s == 2.0
+    (vendor,) = CpuRig(Gemm(8, 8, 8), programs, 1, 0).vendors()
+    assert vendor.about_s == 0.0
