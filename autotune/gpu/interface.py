@@ -228,6 +228,9 @@ class Driver(Protocol):
     def delay(self) -> Run:
         """A kernel that ends once the clock has advanced by its one argument, of 64 bits."""
 
+    def reader(self) -> Run:
+        """A kernel that reads memory: an address and a number of bytes, of 64 bits each."""
+
     def tensor_map(self, boxes: Boxes, address: int, leading: int, apart: int = 0) -> bytes:
         """The tensor map of a matrix or a stack.
 

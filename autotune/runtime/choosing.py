@@ -43,7 +43,10 @@ if TYPE_CHECKING:
 _LEFT = "left to the library: "
 
 CONTENDERS = 3
-"""Kernels that take turns with the library."""
+"""Kernels that take turns with the library, also where they must be compiled for it."""
+
+MOST_CONTENDERS = 6
+"""Such kernels, where the others are compiled and a GPU is soon through with their turns."""
 
 ANY = ""
 """The name of a library that is not asked for: whatever kernels were measured beside will do."""
@@ -281,7 +284,9 @@ def _contenders(problem: Problem, target: str) -> tuple[Sequence[Contender], str
         chosen, request = make_target(target), request_of(problem, target, match="nearest")
         if (reason := refusal(chosen, request)) is not None:
             return (), reason
-        return contenders(chosen, request, CONTENDERS), ""
+        found = contenders(chosen, request, MOST_CONTENDERS)
+        more = found[CONTENDERS:] if target != "cpu" else ()
+        return [*found[:CONTENDERS], *(each for each in more if each.job is None)], ""
     except AutotuneError as error:  # programs must not end for what they can do without
         warn_once(f"products on target {target} are left to their libraries: {error}")
         return (), str(error)

@@ -1,8 +1,9 @@
 """Contests: a few kernels and the library take turns in calls, until the fastest is known.
 
-All of them are right, so that a program may as well measure while it computes. Nothing waits for
-a measurement, none is made in a capture, and what wins is kept in the user's cache as a light
-record (`autotune.store.TuningRecord.is_light`). ``AUTOTUNE_TURNS=0`` leaves to the library
+All of them are right, so that a program may as well measure while it computes. On a GPU the
+second call of a shape takes all turns, some milliseconds; elsewhere a call is a turn, and nothing
+waits for a measurement. None is made in a capture, and what wins is kept in the user's cache as a
+light record (`autotune.store.TuningRecord.is_light`). ``AUTOTUNE_TURNS=0`` leaves to the library
 whatever is not known to be faster.
 """
 
@@ -14,6 +15,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
+from autotune.core.dtypes import DTYPES
 from autotune.core.errors import AutotuneError, OperandError, UnavailableError
 from autotune.core.forking import LOADING
 from autotune.core.version import __version__
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from autotune.operations.problem import Problem
     from autotune.serving.background import Workers
-    from autotune.serving.clock import Clock
+    from autotune.serving.clock import Clock, Reading
     from autotune.serving.kernel import Kernel
     from autotune.serving.loading import Contender
 
@@ -45,13 +47,17 @@ MOST_CALLS = 30
 """Calls of each after which the library stays: clocks may be of no use."""
 
 MARGIN_OF_POWER = 1.10
-"""The same of products on tensor cores that take a GPU more than `BRIEF_S`: alone they run at
-clocks that power does not allow in a second of work, and libraries take less of it."""
+"""The same of products on tensor cores that take a GPU more than `BRIEF_S` and more than `INTENSE`
+operations for each element: alone they run at clocks that power does not allow in a second of
+work, and libraries take less of it."""
 
 BRIEF_S = 50e-6
 
+INTENSE = 256
+
 MOST_FLOPS = 1e11
-"""Operations of the largest product of which all turns are taken in one call: milliseconds."""
+"""Operations of the largest product of which all turns are taken in one call: some
+milliseconds."""
 
 _UNTIMED = 1
 """Calls before any is timed: a shape that is used once costs nothing."""
@@ -82,7 +88,9 @@ def is_faster(
         held: whether both were held without a pause, so that power has had its say.
     """
     on_tensor_cores = problem.dtype != "float32" or problem.accuracy != "ieee"
-    if target != "cpu" and on_tensor_cores and seconds > BRIEF_S:
+    elements = problem.traffic / DTYPES[problem.dtype].itemsize
+    is_hot = seconds > BRIEF_S and problem.flops > INTENSE * elements
+    if target != "cpu" and on_tensor_cores and is_hot:
         least = max(least, MARGIN if held else MARGIN_OF_POWER)
     return ratio >= least
 
@@ -129,6 +137,7 @@ class Contest:
         self._ticks = itertools.count()
         self._turn = itertools.count()
         self._together = itertools.count()
+        self._is_settling = False
         self._inside = threading.local()
         self._begun = False
         self.counts = used is not None
@@ -185,10 +194,16 @@ class Contest:
         assert self._clock is not None
         if next(self._ticks) < _UNTIMED or not self._are_ready() or not self._clock.runs(like):
             return theirs()
-        running = [one for one in self._contestants if not one.is_out]
-        result = self._time(running[next(self._turn) % len(running)], ours, theirs, like, twice)
         if twice and not self._clock.waits and self._problem.flops <= MOST_FLOPS:
-            self._take_turns(ours, theirs, like)
+            if not next(self._together):
+                self._take_turns(ours, theirs, like)
+                return theirs() if self.winner is None else ours(self.winner)
+            if self._is_settling:  # in another thread
+                return theirs()
+        running = [one for one in self._contestants if not one.is_out]
+        one = running[next(self._turn) % len(running)]
+        time = functools.partial(self._clock.time, like=like, twice=twice)
+        result = self._time(one, ours, theirs, time)
         self._judge()
         return result
 
@@ -206,36 +221,42 @@ class Contest:
     def _take_turns(
         self, ours: Callable[[Kernel], Any], theirs: Callable[[], Any], like: Any
     ) -> None:
-        """Take all turns that decide in one call, once: the host goes on while a GPU computes.
+        """Take turns until it is known who is the fastest: a program is captured after few calls.
 
-        A program is captured after few calls. In each turn operands come from memory, as those of
-        other layers do; the first loads and warms up.
+        Operands come from memory, as those of other layers do. Where this fails, turns are taken
+        call by call.
         """
-        assert self._clock is not None
-        if next(self._together):
-            return
-        for _ in range(ENOUGH + 1):
-            for one in self._contestants:
-                if one.is_out:
-                    continue
-                try:
-                    if not self._clock.cool(like):
-                        return
-                    self._time(one, ours, theirs, like, twice=False)
-                except (AutotuneError, MemoryError, RuntimeError) as error:
-                    _log.debug("turns are taken call by call: %s", error)
+        clock = self._clock
+        assert clock is not None
+
+        def time(call: Callable[[], Any]) -> tuple[None, Reading]:
+            seconds = clock.time_cold(call, like)
+            return None, lambda: (seconds,)
+
+        self._is_settling = True
+        try:
+            for _ in range(ENOUGH + 1):
+                for one in [one for one in self._contestants if not one.is_out]:
+                    self._time(one, ours, theirs, time)
+                self._judge()
+                if self.over:
                     return
+        except (AutotuneError, MemoryError, RuntimeError) as error:
+            _log.debug("turns are taken call by call: %s", error)
+        finally:
+            self._is_settling = False
+        for one in self._contestants:
+            one.pending.clear()
+            one.times.clear()
 
     def _time(
         self,
         contestant: Contestant,
         ours: Callable[[Kernel], Any],
         theirs: Callable[[], Any],
-        like: Any,
-        twice: bool,
+        time: Callable[[Callable[[], Any]], tuple[Any, Reading]],
     ) -> Any:
-        clock, call = self._clock, theirs
-        assert clock is not None
+        call = theirs
         if contestant.contender is not None:
             try:
                 call = functools.partial(ours, contestant.load())
@@ -246,7 +267,7 @@ class Contest:
                 return theirs()
         self._inside.is_timing = True
         try:
-            result, reading = clock.time(call, like, twice=twice)
+            result, reading = time(call)
         except OperandError:
             raise
         except AutotuneError as error:

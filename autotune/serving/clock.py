@@ -1,7 +1,8 @@
-"""Clocks for single calls of a program, which are read later: nobody waits for them."""
+"""Clocks for single calls of a program."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -34,8 +35,14 @@ class Clock(Protocol):
         """
         ...
 
-    def cool(self, like: Any) -> bool:
-        """Have caches forget operands like this; false where that cannot be."""
+    def time_cold(self, call: Callable[[], Any], like: Any) -> float:
+        """Seconds of a call whose operands no cache has, as in a program of many layers.
+
+        It is made some times, and waited for. NaN where nothing is known of it.
+
+        Raises:
+            AutotuneError, MemoryError, RuntimeError: of the call, or memory is lacking.
+        """
         ...
 
 
@@ -60,6 +67,6 @@ class HostClock:
         again = time.perf_counter() - end
         return result, lambda: (first, again)
 
-    def cool(self, like: Any) -> bool:
-        """See `Clock.cool`: nobody asks."""
-        return False
+    def time_cold(self, call: Callable[[], Any], like: Any) -> float:
+        """See `Clock.time_cold`: nobody asks."""
+        return math.nan

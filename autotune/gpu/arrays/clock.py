@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.libraries import library_of
 from autotune.core import session
-from autotune.core.errors import AutotuneError
 from autotune.gpu.arrays.kernel import describe
 from autotune.gpu.driver import activated, driver, driver_errors
 
@@ -35,7 +34,16 @@ _HIGHEST_CLOCK = 2.2e9
 """Cycles per second that no multiprocessor exceeds: a GPU is held no shorter than this says."""
 
 _CACHE_BYTES = 128 * 2**20
-"""Memory to write to until no level-2 cache holds anything else."""
+"""Memory to read until no level-2 cache holds anything else."""
+
+_COLD_CALLS = 3
+"""Calls that are timed together where caches have nothing of their operands."""
+
+_AWAKE_S = 1.0
+"""Seconds after a call for which clocks of a GPU stay high, as they are in a program."""
+
+_READS_TO_WAKE = 500
+"""Times that memory is read until they are: some 30 ms."""
 
 _LATE = 0.02
 """Of a time, the longest part that the GPU may have waited for the host."""
@@ -48,6 +56,7 @@ class DeviceClock:
 
     def __init__(self) -> None:
         self._cycles = _DELAY_CYCLES
+        self._awake_s = -math.inf
 
     def runs(self, like: Any) -> bool:
         """See `Clock.runs`."""
@@ -70,18 +79,34 @@ class DeviceClock:
             self._cycles = min(2 * cycles, _MOST_CYCLES)
         return result, functools.partial(_seconds, device, begin, end, late_s)
 
-    def cool(self, like: Any) -> bool:
-        """See `Clock.cool`: other memory is written, which the operands' library has to spare."""
+    def time_cold(self, call: Callable[[], Any], like: Any) -> float:
+        """See `Clock.time_cold`: other memory is read before each call, and alone for comparison.
+
+        Reading leaves caches without anything that must be written back, and gives the host time
+        to launch the call, whose kernels then follow others as they do in a program.
+        """
         library = library_of(like)
         stream = library.current_stream(like)
-        try:
-            other = library.empty(like, (_CACHE_BYTES // 4,), "float32")
-            place = describe("other", other, stream)
+        other = library.empty(like, (_CACHE_BYTES // 4,), "float32")
+        place = describe("other", other, stream)
+        arguments = struct.pack("<QQ", place.address, _CACHE_BYTES)
+
+        def run(call: Callable[[], Any], times: int = _COLD_CALLS) -> Event:
+            for _ in range(times):
+                with activated(place.device):
+                    reader(place.device)(arguments, stream)
+                call()
             with activated(place.device):
-                driver().enqueue_zeros(place.address, _CACHE_BYTES, stream)
-        except (AutotuneError, MemoryError, RuntimeError):  # PyTorch's lack of memory is the last
-            return False
-        return True
+                return driver().mark(stream, timed=True)
+
+        if time.monotonic() - self._awake_s > _AWAKE_S:
+            run(lambda: None, _READS_TO_WAKE)
+        first, begin, end = run(lambda: None), run(lambda: None), run(call)
+        with activated(place.device):
+            driver().finish(stream)
+            self._awake_s = time.monotonic()
+            alone, both = begin.time_since(first), end.time_since(begin)
+        return (both - alone) / _COLD_CALLS / 1e3 if both > alone else math.nan
 
 
 @session.cached()
@@ -92,6 +117,16 @@ def delay(device: int) -> Run:
         device: the driver's number; its context is current.
     """
     return driver().delay()
+
+
+@session.cached()
+def reader(device: int) -> Run:
+    """``run(address and bytes, stream)`` on a device: so much memory is read.
+
+    Args:
+        device: the driver's number; its context is current.
+    """
+    return driver().reader()
 
 
 def _seconds(device: int, begin: Event, end: Event, late_s: float) -> tuple[float] | None:
