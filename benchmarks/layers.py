@@ -19,7 +19,12 @@ from gpu_environment import describe_gpu, read_gpu
 
 from autotune import Gemm, load
 
-LAYERS = "4096x6144 4096x4096 4096x28672 14336x4096 3584x18944 18944x3584 4096x128256"
+LAYERS = {
+    "bfloat16": "4096x6144 4096x4096 4096x28672 14336x4096 3584x18944 18944x3584 4096x128256",
+    "float16": "2048x8192 8192x2048 5120x15360 3072x24576",
+}
+"""In x out. Nothing was chosen by those of float16."""
+
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 4096)
 ROTATED_BYTES = 256e6
 TURNS = 13
@@ -30,20 +35,27 @@ Product = Callable[[Operands], object]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--dtype", choices=("bfloat16", "float16"), default="bfloat16")
-    parser.add_argument("--layers", nargs="+", default=LAYERS.split(), metavar="INxOUT")
+    parser.add_argument("--dtypes", nargs="+", choices=[*LAYERS], default=[*LAYERS])
+    parser.add_argument("--layers", nargs="+", metavar="INxOUT", help="of every type")
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     args = parser.parse_args()
     print(describe_gpu(read_gpu()))
-    print(f"- {args.dtype}, nt, layers (in x out) {', '.join(args.layers)}; nothing tuned\n")
+    print("- layout nt, layers in x out; nothing tuned")
+    for dtype in args.dtypes:
+        compare(dtype, args.layers or LAYERS[dtype].split(), args.tokens)
+
+
+def compare(dtype: str, layers: Sequence[str], numbers: Sequence[int]) -> None:
+    """Print the tables of an element type: by the number of tokens, and of all products."""
     ratios: defaultdict[int, list[float]] = defaultdict(list)
     lines = []
-    for layer in args.layers:
+    for layer in layers:
         n, k = map(int, layer.split("x"))
-        for tokens in args.tokens:
-            ratio, ours_us, family = compared(Gemm(tokens, n, k, args.dtype, layout="nt"))
+        for tokens in numbers:
+            ratio, ours_us, family = compared(Gemm(tokens, n, k, dtype, layout="nt"))
             ratios[tokens].append(ratio)
             lines.append(f"| {tokens}x{n}x{k} | {family} | {ours_us:.1f} | {ratio:.3f} |")
+    print(f"\n## {dtype}: {' '.join(layers)}\n")
     print("| tokens | layers | geometric mean | quartiles | least |\n|---|---|---|---|---|")
     for tokens, found in ratios.items():
         mean = math.exp(statistics.fmean(map(math.log, found)))
