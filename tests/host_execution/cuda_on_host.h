@@ -61,6 +61,18 @@ static inline Value __ldg(const Value* address) {
 
 static inline int __ffs(int value) { return __builtin_ffs(value); }
 
+static inline int __mulhi(int a, int b) { return static_cast<int>(std::int64_t(a) * b >> 32); }
+static inline int __clzll(long long value) { return value ? __builtin_clzll(value) : 64; }
+static inline long long __double2ll_rn(double value) { return std::llrint(value); }
+static inline int __double2int_rn(double value) { return static_cast<int>(std::nearbyint(value)); }
+static inline double __ull2double_rn(unsigned long long value) { return static_cast<double>(value); }
+
+static inline double __longlong_as_double(long long bits) {
+  double number;
+  std::memcpy(&number, &bits, sizeof number);
+  return number;
+}
+
 static inline int __clz(int value) { return value ? __builtin_clz(value) : 32; }
 static inline int __float2int_rn(float value) { return static_cast<int>(std::nearbyint(value)); }
 
