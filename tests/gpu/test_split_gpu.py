@@ -36,7 +36,7 @@ def test_every_preset_keeps_its_promise(
     shape: tuple[int, int, int], layout: str, name: str, gpu: Device, tmp_path: Path
 ) -> None:
     family = FAMILIES[name]
-    problem = Gemm(*shape, layout=layout, accuracy=family.accuracy)
+    problem = Gemm(*shape, family.dtypes[0], layout=layout, accuracy=family.accuracy)
     effort = Effort(budget_s=0.02)
     work = Work(problem, {name: family}, gpu, ProgramCache(tmp_path), effort=effort, workers=1)
     with GpuEvaluator(work) as evaluator:

@@ -18,7 +18,7 @@ from autotune.operations.verification import ProductCheck
 
 pytestmark = ON_HOST
 
-SPLIT = ("split_fp16", "split_bf16", "split_int8")
+SPLIT = ("split_fp16", "split_bf16", "split_int8", "split_fp64")
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SMALL: dict[str, Value] = {"sm": 64, "sk": 64, "stages": 3, "cluster_m": 1}
 
@@ -28,11 +28,12 @@ def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) ->
     family = FAMILIES[name]
     declared = {each.name: each.default for each in family.parameters}
     configuration = family.conform({**declared, **SMALL, **changed})
-    problem = Gemm(1, 1, 1, layout=layout, accuracy=family.accuracy)
+    dtype = family.dtypes[0]
+    problem = Gemm(1, 1, 1, dtype, layout=layout, accuracy=family.accuracy)
 
     def kernel(a: Any, b: Any, c: Any, alpha: float, beta: float) -> None:
         operands = {"a": a, "b": b, "c": c}
-        call = on_host.Case(*case.sizes, "float32", layout, alpha=alpha, beta=beta)
+        call = on_host.Case(*case.sizes, dtype, layout, alpha=alpha, beta=beta)
         launch_kernels(family, configuration, call, LIMITS, operands, folder)
 
     check = ProductCheck(case, problem, np.random.default_rng(11))
@@ -43,7 +44,7 @@ def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) ->
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_hard_operands(name: str, layout: str, folder: Path) -> None:
-    problem = Gemm(1, 1, 1, layout=layout)
+    problem = Gemm(1, 1, 1, FAMILIES[name].dtypes[0], layout=layout)
     cases = hard_cases(problem, FAMILIES[name].accuracy)
     assert len(cases) >= 9
     assert [r for case in cases if (r := judge(name, layout, case, folder))] == []
@@ -53,7 +54,7 @@ def test_hard_operands(name: str, layout: str, folder: Path) -> None:
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
-    cases = (*SMALL_CASES, *special_cases(Gemm(1, 1, 1, layout=layout), SMALL_CASES))
+    cases = (*SMALL_CASES, *special_cases(Gemm(1, 1, 1), SMALL_CASES))
     assert [r for case in cases if (r := judge(name, layout, case, folder))] == []
 
 
@@ -61,9 +62,9 @@ def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {"sm": 128, "sk": 96, "cluster_m": 2},
+        {"sm": 128, "sk": 128, "stages": 2, "cluster_m": 2},
         {"sm": 128, "sk": 64, "cluster_m": 1},
-        {"sm": 64, "sk": 96, "cluster_m": 2},
+        {"sm": 64, "sk": 64, "cluster_m": 2},
     ],
 )
 def test_tiles_and_clusters(name: str, changed: dict[str, Value], folder: Path) -> None:
