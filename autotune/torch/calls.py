@@ -12,6 +12,7 @@ from torch import Tensor
 from autotune.arrays.libraries import plain_library
 from autotune.arrays.library import Descriptor
 from autotune.arrays.torch import torch_is_exact
+from autotune.core import session
 from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
 from autotune.runtime.choosing import new_contest, serve, turning
@@ -146,19 +147,27 @@ def product_of(
     # fmt: on
 
 
-def layer_of(rows: Any, weight: Any, caller: str) -> TensorProduct | None:
+@session.cached()
+def in_class(accuracy: str) -> Callable[[Any], str]:
+    """Function that says of all products that they are served in a class, as `serve` asks it."""
+    return lambda problem: accuracy
+
+
+def layer_of(rows: Any, weight: Any, caller: str, accuracy: str = "") -> TensorProduct | None:
     """The product of rows and a layer's weights, which are stored turned.
 
     Args:
         rows: A.
         weight: B as stored, K x N; its view as B need not be made for that.
         caller: the function that was called, for the log.
+        accuracy: the class that it is served in; empty is the usual one.
     """
     shape, strides = weight.shape[::-1], weight.stride()[::-1]
     # fmt: off
     return _PRODUCTS[
         rows.shape, rows.stride(), rows.dtype, rows.device,
-        shape, strides, weight.dtype, weight.device, caller, None,
+        shape, strides, weight.dtype, weight.device, caller,
+        in_class(accuracy) if accuracy else None,
     ]
     # fmt: on
 
@@ -299,9 +308,9 @@ def leading_of(look: Descriptor, stored: str) -> int | None:
     return leading if columns <= leading < _ROW_LIMIT else None
 
 
-def plain_mm(a: Tensor, b: Tensor) -> Tensor:
-    """The product of plain tensors, by a kernel or by PyTorch."""
-    product = product_of(a, b, "torch mm")
+def plain_mm(a: Tensor, b: Tensor, accuracy: str = "") -> Tensor:
+    """The product of plain tensors, by a kernel of a class or by PyTorch."""
+    product = product_of(a, b, "torch mm", in_class(accuracy) if accuracy else None)
     if product is None or not is_exact(a):
         return torch.mm(a, b)
     made: Tensor = product.compute(lambda calls: calls.call(a, b), lambda: torch.mm(a, b), a)

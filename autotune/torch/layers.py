@@ -19,6 +19,7 @@ from autotune.torch.calls import (
     TensorCalls,
     adds_apart,
     descriptor,
+    in_class,
     is_exact,
     launch_of,
     layer_of,
@@ -104,15 +105,17 @@ def composed(
     return made if residual is None else made + residual
 
 
-def plain_linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A linear layer of plain tensors, by a kernel or by PyTorch."""
+def plain_linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, accuracy: str = ""
+) -> Tensor:
+    """A linear layer of plain tensors, by a kernel of a class or by PyTorch."""
     if bias is not None and not adds_apart(bias.dtype):
-        return plain_layer(input, weight, Following(bias=bias))
+        return plain_layer(input, weight, Following(bias=bias), accuracy)
     fits = input.dim() >= 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
     if not fits or (bias is not None and not _is_usual(bias, weight)) or not is_exact(input):
         return functional.linear(input, weight, bias)
     rows = input if input.dim() == 2 else input.reshape(-1, weight.shape[1])
-    product = layer_of(rows, weight, "torch linear")
+    product = layer_of(rows, weight, "torch linear", accuracy)
     if product is None:
         return functional.linear(input, weight, bias)
 
@@ -143,7 +146,7 @@ def _is_usual(bias: Tensor, weight: Tensor) -> bool:
     )
 
 
-def plain_layer(input: Tensor, weight: Tensor, following: Following) -> Tensor:
+def plain_layer(input: Tensor, weight: Tensor, following: Following, accuracy: str = "") -> Tensor:
     """A layer of plain tensors, by one kernel or by PyTorch, whichever is faster."""
 
     def theirs() -> Tensor:
@@ -159,7 +162,7 @@ def plain_layer(input: Tensor, weight: Tensor, following: Following) -> Tensor:
             weight.shape, weight.stride(), weight.dtype, weight.device,
             *[None if each is None else (each.shape, each.stride(), each.dtype, each.device)
               for each in tensors],
-            following.activation, "torch linear", None,
+            following.activation, "torch linear", in_class(accuracy) if accuracy else None,
         ]
         # fmt: on
     if layer is None:

@@ -40,13 +40,13 @@ def register() -> None:
     _register_on_devices()
     library = torch.library
     # Results without contents, for tracing: shapes, dtypes and errors are PyTorch's.
-    library.register_fake("autotune::mm", torch.mm, lib=NAMESPACE)
-    library.register_fake("autotune::linear", functional.linear, lib=NAMESPACE)
+    library.register_fake("autotune::mm", _own_mm, lib=NAMESPACE)
+    library.register_fake("autotune::linear", _own_linear, lib=NAMESPACE)
     register_flop_formula(torch.ops.autotune.mm)(_mm_flop)
     register_flop_formula(torch.ops.autotune.linear)(_linear_flop)
-    for name, operator, rules, many in (
-        ("mm", MM, Mm, many_mm),
-        ("linear", LINEAR, LinearProduct, many_linear),
+    for name, operator, rules, many, operands in (
+        ("mm", MM, Mm, many_mm, 2),
+        ("linear", LINEAR, LinearProduct, many_linear, 3),
     ):
         library.register_autograd(
             f"autotune::{name}",
@@ -54,7 +54,7 @@ def register() -> None:
             setup_context=rules.setup_context,
             lib=NAMESPACE,
         )
-        stacked = functools.partial(_stacked, many, operator)
+        stacked = functools.partial(_stacked, many, operator, operands)
         library.register_vmap(f"autotune::{name}", stacked, lib=NAMESPACE)
         for device in _DEVICES:
             cast = functools.partial(under_autocast, device.lower(), operator)
@@ -65,7 +65,19 @@ def register() -> None:
     _register_scripts()
 
 
-def _mm_flop(a: tuple[int, ...], b: tuple[int, ...], **options: Any) -> int:
+def _own_mm(a: Tensor, b: Tensor, accuracy: str = "") -> Tensor:
+    """The product by PyTorch, which is of every class."""
+    return torch.mm(a, b)
+
+
+def _own_linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, accuracy: str = ""
+) -> Tensor:
+    """The same of a linear layer."""
+    return functional.linear(input, weight, bias)
+
+
+def _mm_flop(a: tuple[int, ...], b: tuple[int, ...], *how: Any, **options: Any) -> int:
     """Operations of a product by the shapes of its operands, as PyTorch counts them."""
     return 2 * math.prod(a) * b[1]
 
@@ -81,40 +93,46 @@ def _register_layers() -> None:
     """Rules of layers, which are compositions but for plain tensors without gradients."""
     library = torch.library
 
-    def of_pytorch(input: Tensor, weight: Tensor, *following: Any) -> Tensor:
-        return composed(functional.linear, input, weight, Following(*following))
+    parts = len(Following._fields)  # and then the accuracy class, where it is not the usual one
 
-    def plain(input: Tensor, weight: Tensor, *following: Any) -> Tensor:
-        return plain_layer(input, weight, Following(*following))
+    def of_pytorch(input: Tensor, weight: Tensor, *given: Any) -> Tensor:
+        return composed(functional.linear, input, weight, Following(*given[:parts]))
+
+    def plain(input: Tensor, weight: Tensor, *given: Any) -> Tensor:
+        return plain_layer(input, weight, Following(*given[:parts]), *given[parts:])
 
     def differentiable(*given: Any) -> Tensor:
         tensors = [each for each in given if isinstance(each, Tensor)]
         if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-            return composed(LINEAR, given[0], given[1], Following(*given[2:]))
+            following, how = Following(*given[2 : parts + 2]), given[parts + 2 :]
+            return composed(lambda *each: LINEAR(*each, *how), given[0], given[1], following)
         with torch._C._AutoDispatchBelowAutograd():
             made: Tensor = LAYER(*given)
             return made
 
     def stacked(info: Any, dims: Any, input: Tensor, weight: Tensor, *rest: Any) -> Any:
         lead = input.dim() - 1 - (dims[0] is not None)
-        following, along = Following(*rest), Following(*dims[2:])
+        following, how = Following(*rest[:parts]), rest[parts:]
+        along = Following(*dims[2 : parts + 2])
 
         def product(input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
             dim, bias = (None, None) if bias is None else (along.bias, following.bias)
-            return many_linear(LINEAR, (*dims[:2], dim), input, weight, bias)
+            return many_linear(
+                lambda *each: LINEAR(*each, *how), (*dims[:2], dim), input, weight, bias
+            )
 
         # What follows meets the product's last dimensions.
         first = [
             each if dim is None else each.movedim(dim, 0)
-            for each, dim in zip(rest, along, strict=True)
+            for each, dim in zip(rest[:parts], along, strict=True)
         ]
-        parts = Following(*first)
+        moved = Following(*first)
         for name in ("column_scale", "bias"):
-            vectors = getattr(parts, name)
+            vectors = getattr(moved, name)
             if vectors is not None and vectors.dim() > 1:
                 vectors = vectors.reshape(len(vectors), *[1] * lead, -1)
-                parts = parts._replace(**{name: vectors})
-        return composed(product, input, weight, parts), 0
+                moved = moved._replace(**{name: vectors})
+        return composed(product, input, weight, moved), 0
 
     library.register_fake("autotune::layer", of_pytorch, lib=NAMESPACE)
     library.register_vmap("autotune::layer", stacked, lib=NAMESPACE)
@@ -123,16 +141,20 @@ def _register_layers() -> None:
     for device in _DEVICES:
 
         def cast(input: Tensor, weight: Tensor, *rest: Any, kind: str = device.lower()) -> Tensor:
-            return layer_under_autocast(kind, input, weight, Following(*rest))
+            following = Following(*rest[:parts])
+            return layer_under_autocast(kind, input, weight, following, *rest[parts:])
 
         NAMESPACE.impl("layer", plain, device)
         NAMESPACE.impl("layer", differentiable, f"Autograd{device}")
         NAMESPACE.impl("layer", cast, f"Autocast{device}")
 
 
-def _stacked(many: Any, operator: Any, info: Any, dims: Any, *tensors: Tensor | None) -> Any:
+def _stacked(
+    many: Any, operator: Any, operands: int, info: Any, dims: Any, *given: Any
+) -> tuple[Tensor, int]:
     """A rule of `torch.func.vmap`: the result, and along which dimension it is stacked."""
-    return many(operator, dims, *tensors), 0
+    how = given[operands:]
+    return many(lambda *each: operator(*each, *how), dims, *given[:operands]), 0
 
 
 def _register_short_ways() -> None:
@@ -140,8 +162,8 @@ def _register_short_ways() -> None:
     for device in _DEVICES:
         key, plain = f"Autograd{device}", keys_of_plain(device)
         for name, eager, own in (
-            ("mm", eager_mm, torch.mm),
-            ("linear", eager_linear, functional.linear),
+            ("mm", eager_mm, _own_mm),
+            ("linear", eager_linear, _own_linear),
         ):
             usual = torch.library.get_kernel(f"autotune::{name}", key).call_boxed
             NAMESPACE.impl(name, _short(plain, eager, own, usual), key, with_keyset=True)
@@ -157,12 +179,12 @@ def _short(plain: Any, eager: Any, own: Any, usual: Any) -> Any:
         usual: what `torch.library` does above gradients, and goes on below them.
     """
 
-    def kernel(keys: Any, *tensors: Tensor | None) -> Any:
+    def kernel(keys: Any, *given: Any) -> Any:
         if keys.raw_repr() != plain:
-            return usual(keys, *tensors)
+            return usual(keys, *given)
         if is_forward():
-            return own(*tensors)
-        return eager(*tensors)
+            return own(*given)
+        return eager(*given)
 
     return kernel
 
@@ -180,5 +202,5 @@ def _register_on_devices() -> None:
         NAMESPACE.impl("mm", plain_mm, device)
         NAMESPACE.impl("linear", plain_linear, device)
     # Sparse tensors and other devices are PyTorch's.
-    NAMESPACE.impl("mm", torch.mm, "CompositeExplicitAutograd")
-    NAMESPACE.impl("linear", functional.linear, "CompositeExplicitAutograd")
+    NAMESPACE.impl("mm", _own_mm, "CompositeExplicitAutograd")
+    NAMESPACE.impl("linear", _own_linear, "CompositeExplicitAutograd")

@@ -106,6 +106,61 @@ def test_the_switch_has_a_class(library: str) -> None:
         pass
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_operators_have_a_class(library: str) -> None:
+    torch = pytest.importorskip("torch", minversion="2.9")
+    from autotune.torch import linear, mm
+
+    a, b = torch.from_numpy(A), torch.from_numpy(B)
+    marked = MARK if library.startswith("PyTorch") else 0
+    expected = torch.from_numpy(A @ B + marked)
+    operators = torch.ops.autotune
+
+    def compiled(a: Any, b: Any) -> Any:
+        return mm(a, b, accuracy=CLASS)
+
+    ways: dict[str, Callable[[], Any]] = {
+        "function": lambda: mm(a, b, accuracy=CLASS),
+        "operator": lambda: operators.mm(a, b, CLASS),
+        "with gradients": lambda: mm(a.clone().requires_grad_(), b, accuracy=CLASS),
+        "operator with gradients": lambda: operators.mm(a.clone().requires_grad_(), b, CLASS),
+        "gradient": lambda: torch.func.grad(lambda x: (x * mm(a, b, accuracy=CLASS)).sum())(a @ b),
+        "vmap": lambda: torch.func.vmap(lambda row: mm(row, b, accuracy=CLASS))(a[:, None])[:, 0],
+        "compiled": lambda: torch.compile(compiled, backend="aot_eager", fullgraph=True)(a, b),
+        "layer": lambda: linear(a, b.t(), accuracy=CLASS),
+        "operator of layers": lambda: operators.linear(a, b.t(), None, CLASS),
+        "layer with gradients": lambda: linear(a.clone().requires_grad_(), b.t(), accuracy=CLASS),
+    }
+    for name, way in ways.items():
+        np.testing.assert_array_equal(way().detach(), expected, name)
+    for usual in (mm(a, b), operators.mm(a, b), linear(a, b.t()), mm(a, b, accuracy="ieee")):
+        np.testing.assert_array_equal(usual, A @ B)
+    np.testing.assert_array_equal(
+        linear(a, b.t(), activation="relu", accuracy=CLASS), np.maximum(A @ B, 0)
+    )  # no kernel of the layer was measured
+    for call in (mm, linear):
+        with pytest.raises(InputError, match="accuracy fp64 is of float64"):
+            call(a, b, accuracy="fp64")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_gradients_are_of_the_class_of_the_product(library: str) -> None:
+    torch = pytest.importorskip("torch", minversion="2.9")
+    from autotune.torch import linear, mm
+
+    if not library.startswith("PyTorch"):
+        pytest.skip("kernels were faster than another library")
+    # The gradient of the right factor of X Y is X^T times that of the product: A B again.
+    left = torch.from_numpy(A).t().contiguous()
+    right = torch.zeros(M, K, requires_grad=True)
+    upstream = torch.from_numpy(B)
+    for product in (mm, lambda x, y, **how: linear(x, y.t(), **how)):
+        (slope,) = torch.autograd.grad(product(left, right, accuracy=CLASS), right, upstream)
+        np.testing.assert_array_equal(slope, A @ B + MARK)
+        (slope,) = torch.autograd.grad(product(left, right), right, upstream)
+        np.testing.assert_array_equal(slope, A @ B)
+
+
 def test_products_in_jax_programs() -> None:
     jax = pytest.importorskip("jax")
     from autotune.jax import matmul

@@ -170,6 +170,8 @@ def test_what_pytorch_checks_of_operators(gradients: bool) -> None:
     torch.library.opcheck(operators.mm.default, (whole(0, N), b))
     torch.library.opcheck(operators.linear.default, (a, c, bias))
     torch.library.opcheck(operators.linear.default, (whole(2, 3, N), c, None))
+    torch.library.opcheck(operators.mm.default, (a, b, "ieee"))
+    torch.library.opcheck(operators.linear.default, (a, c, bias, "ieee"))
 
 
 def layers(a: Any, b: Any, weight: Any, bias: Any) -> Any:
