@@ -103,7 +103,8 @@ class SweepResult:
         seconds: wall time of this run.
         interrupted: Ctrl-C, or another request to stop, ended it early.
         provenance: the device's fingerprint and limits, toolchain, state with clocks as far as
-            they are known, version and date; digests of the families, and their `spaces` as
+            they are known, version and date; how exactly was measured, and the vendor's
+            library as this run measured it; digests of the families, and their `spaces` as
             `autotune.space.document` has them.
     """
 
@@ -221,8 +222,8 @@ def sweep(
         if not racing:
             opened.measure_whole()
         run = replace(run, trials=len(set(rows) - opened.visited))
+        trials = TrialRun(context, opened, evaluator, run, Budget(deadline, interrupt))
         if run.trials:
-            trials = TrialRun(context, opened, evaluator, run, Budget(deadline, interrupt))
             trials.search(union[row] for row in rows)
         # Of what was abandoned and then measured again, the later one counts.
         known = {
@@ -243,18 +244,22 @@ def sweep(
         measured=tuple(measured),
         seconds=deadline.elapsed_s,
         interrupted=interrupt.requested,
-        provenance=_provenance(context, run),
+        provenance=_provenance(context, run, trials),
     )
 
 
-def _provenance(context: TuningContext, run: Run) -> dict[str, Any]:
+def _provenance(context: TuningContext, run: Run, trials: TrialRun) -> dict[str, Any]:
     """Origin of measurements, as JSON-able values."""
     families = {name: context.families[name] for name in context.union.spaces}
+    effort, library = trials.evaluator.effort, trials.baseline
     return {
         "created": checks.utc_now(),
         **context.surroundings,
         "objective": run.objective.name,
+        "budget_s": effort.budget_s,
+        "interval": effort.interval,
         "most_samples": SAMPLES,
+        "baseline": library and {"name": library.name, "median_s": library.median_s},
         "families": {name: {"digest": family.digest} for name, family in families.items()},
         "spaces": write_spaces(context.union),
     }

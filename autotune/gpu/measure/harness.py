@@ -264,8 +264,13 @@ class GpuHarness:
             self._large,
             launch,
             self._stopwatch,
-            lambda: {**self._monitor.read(_RECORDED_STATE)},
+            self._state,
         )
+
+    def _state(self) -> dict[str, float | int | str]:
+        """What is recorded of the device; numbers as numbers."""
+        told = self._monitor.read(_RECORDED_STATE).items()
+        return {name: float(each) if each.isdecimal() else each for name, each in told}
 
     def _working_libraries(self) -> Mapping[str, Blas]:
         """The libraries that multiply correctly, by their names for people."""
