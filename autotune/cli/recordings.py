@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from autotune.cli.parser import CommandResult, common
 from autotune.core.errors import InputError
 
 if TYPE_CHECKING:
-    from autotune.research import RecordedSpace
+    from autotune.research import Summary
 
 
 def add_convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -90,8 +89,6 @@ def run_compare(args: argparse.Namespace) -> CommandResult:
     from autotune.reporting import Finder
     from autotune.reporting.comparing import Comparison, write_comparison
     from autotune.reporting.page import bundle
-    from autotune.research import read_recorded, replay
-    from autotune.research.scoring import FIRST_SCORED, cut_off
 
     try:
         args.out.mkdir(parents=True, exist_ok=True)
@@ -100,32 +97,22 @@ def run_compare(args: argparse.Namespace) -> CommandResult:
     files = [_path(given) for given in args.files]
     check_outputs({"the page": args.out / "index.html"}, args, files)
     bundle()  # what draws is missing before the work, not after it
-    names: dict[str, RecordedSpace] = {}
-    for recorded in map(read_recorded, files):
-        own = (recorded.name, *(f"{recorded.name} ({n})" for n in range(2, len(files) + 1)))
-        name = next(each for each in own if each not in names)
-        names[name] = replace(recorded, name=name)
-    found = Finder(CacheLocations.at(args.cache)).find_all([str(path) for path in files])
-    studies = [replace(study, name=name) for study, name in zip(found, names, strict=True)]
-    samplers = list(dict.fromkeys(args.samplers))
-    replays = [
-        replay(
-            recorded,
-            samplers,
-            trials=args.trials or max(cut_off(recorded.values), FIRST_SCORED),
-            seeds=args.seeds,
-            workers=args.workers,
-        )
-        for recorded in names.values()
-    ]
-    summaries = {}
-    for name, runs in zip(names, replays, strict=True):
-        for sampler, summary in runs:
-            summaries[name, sampler] = summary
-            if not args.quiet:
-                told = f"{summary.paper.score:.3f}" if summary.paper.telling else "-"
-                print(f"{name}: {sampler} scores {told}", file=sys.stderr, flush=True)
-    written = write_comparison(args.out, Comparison(list(names.values()), studies, summaries))
+
+    def told(name: str, sampler: str, summary: Summary) -> None:
+        if not args.quiet:
+            score = f"{summary.paper.score:.3f}" if summary.paper.telling else "-"
+            print(f"{name}: {sampler} scores {score}", file=sys.stderr, flush=True)
+
+    comparison = Comparison.of(
+        files,
+        list(dict.fromkeys(args.samplers)),
+        Finder(CacheLocations.at(args.cache)),
+        trials=args.trials,
+        seeds=args.seeds,
+        workers=args.workers,
+        told=told,
+    )
+    written = write_comparison(args.out, comparison)
     document = {
         "output": str(args.out.absolute()),
         "files": [path.name for path in written],
@@ -136,7 +123,7 @@ def run_compare(args: argparse.Namespace) -> CommandResult:
                 "cut_off": summary.paper.cut_off,
                 "scores": list(summary.paper.scores) if summary.paper.telling else [],
             }
-            for (name, sampler), summary in summaries.items()
+            for (name, sampler), summary in comparison.summaries.items()
         ],
     }
     return CommandResult(document, f"written   {args.out / 'index.html'}, {len(written)} files")

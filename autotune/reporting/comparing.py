@@ -6,8 +6,8 @@ import csv
 import io
 import platform
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import combinations
@@ -21,10 +21,20 @@ from autotune.core.version import __version__
 from autotune.core.writing import deliver
 from autotune.reporting import facts, running, spaces
 from autotune.reporting.charts import category, layer, quantity, tooltip
+from autotune.reporting.finding import Finder
 from autotune.reporting.layout import UNKNOWN, Cell, Figure, Page, Section, Spec, Table, cell
 from autotune.reporting.page import bundle, drawn, render
 from autotune.reporting.study import Study
-from autotune.research import RecordedSpace, Summary, expected_random_best, isolated, paired
+from autotune.research import (
+    RecordedSpace,
+    Summary,
+    expected_random_best,
+    isolated,
+    paired,
+    read_recorded,
+    replay,
+)
+from autotune.research.scoring import FIRST_SCORED, cut_off
 from autotune.search.importance import interactions
 from autotune.space import SpaceUnion
 
@@ -53,6 +63,57 @@ class Comparison:
     studies: Sequence[Study]
     summaries: Mapping[tuple[str, str], Summary]
 
+    @classmethod
+    def of(
+        cls,
+        files: Sequence[Path],
+        samplers: Sequence[str],
+        finder: Finder,
+        *,
+        trials: int | None = None,
+        seeds: int,
+        workers: int | None = None,
+        told: Callable[[str, str, Summary], None] = lambda name, sampler, summary: None,
+    ) -> Comparison:
+        """Search the recordings in files with each sampler.
+
+        Args:
+            files: the recordings; of those of one name, all but the first are numbered.
+            samplers: as `autotune.research.replay` takes them, each once.
+            finder: reads the files as reports do.
+            trials: evaluations of a run; None goes to the cut-off of each space.
+            seeds: runs of each sampler.
+            workers: processes; None takes one per processor.
+            told: called with the name of a recording, a sampler and what it came to.
+
+        Raises:
+            InputError: a file cannot be read, or a number is less than 1.
+            AutotuneError: as `autotune.research.replay`.
+        """
+        names: dict[str, RecordedSpace] = {}
+        for recorded in map(read_recorded, files):
+            own = (recorded.name, *(f"{recorded.name} ({n})" for n in range(2, len(files) + 1)))
+            name = next(each for each in own if each not in names)
+            names[name] = replace(recorded, name=name)
+        found = finder.find_all([str(path) for path in files])
+        studies = [replace(study, name=name) for study, name in zip(found, names, strict=True)]
+        replays = [
+            replay(
+                recorded,
+                samplers,
+                trials=trials or max(cut_off(recorded.values), FIRST_SCORED),
+                seeds=seeds,
+                workers=workers,
+            )
+            for recorded in names.values()
+        ]
+        summaries = {}
+        for name, runs in zip(names, replays, strict=True):
+            for sampler, summary in runs:
+                summaries[name, sampler] = summary
+                told(name, sampler, summary)
+        return cls(list(names.values()), studies, summaries)
+
     @property
     def samplers(self) -> list[str]:
         """The samplers, in their order."""
@@ -73,6 +134,8 @@ class Comparison:
                 self._interactions(),
                 self._portability(),
                 self._recordings(),
+                spaces.funnel({study.name: spaces.funnel_of(study) for study in self.studies}),
+                running.failures(self.studies),
                 _environment(self.studies),
             ],
             foot=f"Made by autotune {__version__} on {made}.",
@@ -274,16 +337,11 @@ def write_comparison(folder: Path, comparison: Comparison) -> list[Path]:
             for name, spec in figure.variants:
                 stem = figure.id + (f"-{_file_name(name)}" if name else "")
                 files |= {f"{stem}{kind}": drawn(spec, kind) for kind in DRAWN}
-        for table in _tables(section):
-            files[f"{table.id.removesuffix('-table')}.csv"] = _csv(table).encode()
+    for table in page.tables:
+        files[f"{table.id.removesuffix('-table')}.csv"] = _csv(table).encode()
     for name, content in files.items():
         deliver(folder / name, content)
     return [folder / name for name in files]
-
-
-def _tables(section: Section) -> Iterator[Table]:
-    yield from (figure.table for figure in section.figures)
-    yield from section.tables
 
 
 def _csv(table: Table) -> str:

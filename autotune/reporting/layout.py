@@ -171,6 +171,15 @@ class Page:
     explored: dict[str, Any] = field(default_factory=dict)
     foot: str = ""
 
+    @property
+    def tables(self) -> list[Table]:
+        """All tables, in their order: those of a section's figures first."""
+        return [
+            table
+            for section in self.sections
+            for table in (*(figure.table for figure in section.figures), *section.tables)
+        ]
+
 
 def without_column(section: Section, name: str) -> Section:
     """The section, its tables without a column."""

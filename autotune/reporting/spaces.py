@@ -26,6 +26,7 @@ from autotune.reporting.layout import (
 from autotune.reporting.study import FAILED, UNFINISHED, Study
 from autotune.search.importance import FAST_SHARE, FEWEST_POINTS, Importance
 from autotune.space import SearchSpace, SpaceUnion
+from autotune.space.document import read_spaces
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
@@ -84,6 +85,10 @@ def funnel_of(study: Study, extra_families: tuple[Path, ...] = ()) -> Funnel:
 
 def _spaces(study: Study, extra: tuple[Path, ...]) -> tuple[dict[str, SearchSpace], str]:
     """The spaces of a study's families, and what is to be known of them."""
+    with suppress(AutotuneError):  # of a file that somebody else wrote
+        if noted := study.noted("spaces"):
+            written = read_spaces(dict(noted))
+            return dict(written.spaces) if isinstance(written, SpaceUnion) else {"": written}, ""
     problem = study.problem
     if problem is None or not study.target or not study.families:
         return {}, "How the space was pruned is not recorded with these measurements."
