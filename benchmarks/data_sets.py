@@ -1,7 +1,7 @@
 """Study of samplers on the data sets that are shipped: ``python benchmarks/data_sets.py``.
 
 Replays every data set with each sampler to its cut-off, and prints as Markdown scores, samplers in
-pairs, how winners carry over, importance of parameters, pruning and failures; ``--plot FILE.svg``
+pairs, how winners carry over, importance of parameters, pruning and failures; ``--plot FILE``
 draws convergence. ``--keep FILE...`` makes the data sets of sweeps instead: compressed files and
 `index.json` in the folder `datasets`.
 """
@@ -28,7 +28,7 @@ FOLDER = Path(__file__).parents[1] / "datasets"
 SAMPLERS = ("auto", "tpe", "cmaes", "nsga2", "random")
 SHOWN = (
     *("recordings", "scores", "pairs", "portability-table", "importance-table", "interactions"),
-    *("funnel-table", "outcomes-table", "reasons-table"),
+    *("funnel-table", "restrictions-table", "outcomes-table", "reasons-table"),
 )
 COLUMNS, WIDTH, HEIGHT = 3, 250, 150
 """Of the picture: charts in a row, and the size of each."""
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="+", default=SAMPLERS)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg")
+    parser.add_argument("--plot", type=Path, metavar="FILE")
     args = parser.parse_args()
     if args.keep:
         keep(args.keep)
@@ -71,16 +71,17 @@ def show(table: Table) -> None:
 
 
 def draw(path: Path, figure: Figure) -> None:
-    """Draw all charts of a figure beside and below each other."""
+    """Draw the medians of all charts of a figure, without bands, beside and below each other."""
     charts = [
-        {**spec, "title": name, "width": WIDTH, "height": HEIGHT} for name, spec in figure.variants
+        {**spec, "layer": spec["layer"][1:], "title": name, "width": WIDTH, "height": HEIGHT}
+        for name, spec in figure.variants
     ]
     rows = [charts[at : at + COLUMNS] for at in range(0, len(charts), COLUMNS)]
     whole = {
         "vconcat": [{"hconcat": row} for row in rows],
         "resolve": {"scale": {"color": "shared"}},
     }
-    path.write_bytes(drawn(whole, ".svg"))
+    path.write_bytes(drawn(whole, path.suffix))
 
 
 def keep(files: Sequence[Path]) -> None:

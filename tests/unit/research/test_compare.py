@@ -12,12 +12,17 @@ import pytest
 from autotune import Searcher, SearchSpace, SpaceUnion, datasets
 from autotune.cli import main
 from autotune.core.errors import InputError, UnknownNameError
-from autotune.core.paths import data_dir
+from autotune.core.paths import CacheLocations, data_dir
+from autotune.reporting import Finder
+from autotune.reporting.spaces import funnel_of
 from autotune.research import open_recording, read_space
 from autotune.search.importance import interactions
 
 LARGEST = 3 << 20
 """Bytes of all data sets."""
+
+OF_A_GPU = {"registers", "occupancy", "shared_bytes", "spill_bytes", "sm_clock_mhz", "power_w"}
+"""Details of what ran on one."""
 
 
 def recording(path: Path, best: int, extra: int = 0) -> Path:
@@ -84,6 +89,10 @@ def test_a_folder_has_a_page_its_charts_and_its_tables(
     assert {row["space"] for row in table(folder, "isolated")} == {"a", "b"}
     curves = table(folder, "curves")
     assert {row["sampler"] for row in curves} == {"random", "exhaustive"}
+    # Both have no space of their own: pruning is counted from what was tried.
+    left = {(row["study"], row["stage"]): row["left"] for row in table(folder, "funnel")}
+    assert (left["a", "tried"], left["a", "timed to the end"]) == ("193", "192")
+    assert {row["outcome"] for row in table(folder, "reasons")} == {"timeout"}
     environment = {row["what"]: row["a"] for row in table(folder, "environment")}
     assert environment["device: llvm_cpu"] == "znver4"
     strongest, *_ = table(folder, "interactions")
@@ -147,20 +156,30 @@ def test_data_sets_are_described_and_whole() -> None:
 
 
 @pytest.mark.parametrize("name", datasets.names())
-def test_a_data_set_has_all_that_a_study_of_it_needs(name: str) -> None:
+def test_a_data_set_has_all_that_a_study_of_it_needs(name: str, own_cache: Path) -> None:
     recorded = datasets.load(name)
     assert recorded.name == name
     assert recorded.seconds is not None
     assert 0 < recorded.noise < 0.2
     space = read_space(datasets.path(name))
     assert isinstance(space, SearchSpace | SpaceUnion)
-    assert space.size == recorded.size
+    study = Finder(CacheLocations.at(own_cache)).find(str(datasets.path(name)))
+    left = dict(funnel_of(study).stages)
+    assert left["all combinations of values"] > left["valid on the device"] == space.size
+    assert space.size >= left["tried"] == recorded.size >= 90
+    assert left["timed to the end"] == recorded.size - recorded.failures
     with open_recording(datasets.path(name)) as recording:
         entries = list(recording.entries)
         known = {"created", "version", "fingerprint", "limits", "toolchain", "state", "families"}
         assert known <= recording.provenance.keys()
+    on_gpu = recording.provenance["fingerprint"]["kind"] != "cpu"
     for entry in entries:
         assert entry.value is None or len(entry.samples) >= 5
+        if on_gpu and entry.value is not None:
+            assert entry.details.keys() >= OF_A_GPU
+            assert float(entry.details["sm_clock_mhz"]) > 100
+    if on_gpu:
+        assert sum("compile_s" in entry.details for entry in entries) > 10
     point = Searcher(space, "random", 0).ask()
     assert point is not None
     recorded.value(point)
