@@ -102,7 +102,7 @@ def keep(files: Sequence[Path]) -> None:
         found[path.stem] = {
             "file": f"{path.stem}.json.gz",
             "sha256": hashlib.sha256(packed).hexdigest(),
-            "description": f"{len(document['measurements'])} of {document['size']} configurations "
+            "description": f"{len(document['measurements'])} of {document['size']:,} configurations "
             f"of {families} for {document['operation']} {sizes} {document['problem']['dtype']} "
             f"{document['problem']['layout']}, {device}, {provenance['created'][:10]}; all raw "
             f"samples, at most {provenance['most_samples']} a configuration",
