@@ -97,15 +97,17 @@ def keep(files: Sequence[Path]) -> None:
         device = document["device"]
         if "llvm_cpu" in fields:
             device = f"1 thread of {device} ({fields['llvm_cpu']})"
-        sizes = "x".join(str(document["problem"][name]) for name in "mnk")
+        problem = document["problem"]
+        sizes = "x".join(str(problem[name]) for name in "mnk")
+        shape = f"{document['operation']} {sizes} {problem['dtype']} {problem['layout']}"
+        count = f"{len(document['measurements'])} of {document['size']:,} configurations"
         families = ", ".join(provenance["families"])
         found[path.stem] = {
             "file": f"{path.stem}.json.gz",
             "sha256": hashlib.sha256(packed).hexdigest(),
-            "description": f"{len(document['measurements'])} of {document['size']:,} configurations "
-            f"of {families} for {document['operation']} {sizes} {document['problem']['dtype']} "
-            f"{document['problem']['layout']}, {device}, {provenance['created'][:10]}; all raw "
-            f"samples, at most {provenance['most_samples']} a configuration",
+            "description": f"{count} of {families} for {shape}, {device}, "
+            f"{provenance['created'][:10]}; all raw samples, at most "
+            f"{provenance['most_samples']} a configuration",
         }
     index = {"licence": "CC-BY-4.0", "datasets": dict(sorted(found.items()))}
     (FOLDER / "index.json").write_text(json.dumps(index, indent=1) + "\n")

@@ -268,7 +268,7 @@ class GpuHarness:
         )
 
     def _state(self) -> dict[str, float | int | str]:
-        """What is recorded of the device; numbers as numbers."""
+        """Readings of the device that are recorded; numbers as numbers."""
         told = self._monitor.read(_RECORDED_STATE).items()
         return {name: float(each) if each.isdecimal() else each for name, each in told}
 
