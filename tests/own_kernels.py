@@ -147,3 +147,46 @@ if "OWN_KERNEL" in os.environ:  # a process that loads, or is interrupted
     print("ready", flush=True)
     result = kernel(np.ones((24, 16), np.float32), np.ones(16, np.float32), alpha=2.0)
     print(kernel.folder.name, result.sum())
+
+
+TOTAL = """
+#include <cooperative_groups.h>
+// Blocks sum what is theirs, wait for each other, and the first one adds that up.
+__global__ void total(const T* x, T* sum, int N, T* workspace) {
+  __shared__ T part[THREADS];
+  T mine = 0;
+  for (int i = blockIdx.x * THREADS + threadIdx.x; i < N; i += gridDim.x * THREADS) mine += x[i];
+  part[threadIdx.x] = mine;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int i = 1; i < THREADS; ++i) mine += part[i];
+    workspace[blockIdx.x] = mine;
+  }
+  cooperative_groups::this_grid().sync();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    T all = 0;
+    for (int block = 0; block < gridDim.x; ++block) all += workspace[block];
+    *sum = all;
+  }
+}
+"""
+
+
+def total(**changed: Any) -> Any:
+    """A sum in one launch, whose blocks wait for each other and may be in clusters."""
+    said: dict[str, Any] = {
+        "source": TOTAL,
+        "operands": {"x": "N"},
+        "out": {"sum": ()},
+        "reference": lambda x: x.sum(),
+        "parameters": {"THREADS": [128], "BLOCKS": [1, 132, 2112, 2244], "CLUSTER": [1, 2]},
+        "grid": ["BLOCKS"],
+        "block": ["THREADS"],
+        "launch": {
+            "cooperative": True,
+            "cluster": ["CLUSTER"],
+            "workspace_bytes": "BLOCKS * itemsize",
+        },
+        "finite": True,
+    }
+    return autotune.kernel(**{**said, **changed})

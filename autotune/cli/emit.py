@@ -323,6 +323,7 @@ def launch_document(family: KernelFamily, plan: LaunchPlan) -> dict[str, Any]:
                 "block": list(step.block),
                 "dynamic_shared_bytes": step.shared_bytes,
                 "cluster": list(step.cluster),
+                **({"cooperative": True} if step.cooperative else {}),
             }
             for step in plan.steps
         ],
@@ -342,6 +343,7 @@ def launch_note(family: KernelFamily, plan: LaunchPlan, problem: Problem) -> str
     for step in plan.steps:
         shared = f" with {step.shared_bytes} bytes of shared memory" if step.shared_bytes else ""
         clusters = f" in clusters of {_times(step.cluster)}" if max(step.cluster) > 1 else ""
+        clusters += " that wait for each other" if step.cooperative else ""
         parts.append(
             f"{step.kernel} on {_times(step.grid)} blocks of {_times(step.block)}"
             f"{clusters}{shared}"

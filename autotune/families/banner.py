@@ -85,6 +85,7 @@ def launch_lines(family: KernelFamily, constants: Mapping[str, Value], layout: s
     shared = told(launch.shared_bytes)
     cluster = extents(launch.cluster)
     clusters = "" if cluster == _ALONE else f"clusters of {cluster}, "
+    clusters += "cooperative, " if launch.cooperative else ""
     lines = [
         f"launch: grid {extents(launch.grid)}, block {extents(launch.block)}, {clusters}"
         f"{'no' if shared == '0' else f'{shared} bytes of'} dynamic shared memory"

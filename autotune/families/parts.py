@@ -117,6 +117,8 @@ class Launch:
             begins; kernels leave it zero.
         cluster: thread blocks of a cluster along x, y and z, as the source itself says by
             ``__cluster_dims__``.
+        cooperative: whether blocks of the main kernel wait for each other, so that all of them
+            must be resident at once: CUDA C++ Programming Guide, "Cooperative Groups".
         tensor_maps: what kernels are given after all other arguments.
         architecture_features: whether kernels are compiled for the device's very architecture,
             "sm_90a", whose features no other one has.
@@ -135,6 +137,7 @@ class Launch:
     after: tuple[AuxiliaryKernel, ...] = ()
     zeroed_bytes: Expression = ZERO
     cluster: tuple[Expression, ...] = (ONE, ONE, ONE)
+    cooperative: bool = False
     tensor_maps: tuple[TensorMap, ...] = ()
     architecture_features: bool = False
     dependent: Expression = ZERO

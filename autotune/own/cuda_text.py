@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from autotune.core.dtypes import ELEMENTS, USUAL_DTYPES
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
+from autotune.families.gpu.c_expression import c_text
 from autotune.families.headers import blanked
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Argument, Kind
 from autotune.own.definition import Definition, raw
+from autotune.space import Expression
 
 _GLOBAL = re.compile(r"\b__global__\b")
 _NAME = re.compile(r"([A-Za-z_]\w*)\s*\(")
@@ -87,6 +89,30 @@ class CudaText:
                 )
             text = other.text
         return replace(self, text=text)
+
+    def in_clusters(self, sides: Sequence[str], parameters: Collection[str]) -> CudaText:
+        """The same with the main kernel's blocks in clusters, unless the source says so itself.
+
+        Args:
+            sides: blocks of a cluster along x, y and z, expressions.
+            parameters: what these may be of: macros.
+
+        Raises:
+            InputError: a side is of something else.
+        """
+        plain = blanked(self.text, texts=True)
+        if "__cluster_dims__" in plain:
+            return self
+        names = {name: name for name in parameters}
+        said = [c_text(Expression.parse(each, exact_division=True), names) for each in sides]
+        if None in said:
+            raise InputError(
+                f"kernel {self.name}: launch.cluster must be arithmetic of "
+                f"{', '.join(parameters)}, got {', '.join(sides)}"
+            )
+        (start,) = (place for name, place, _ in _heads(plain) if name == self.name)
+        clusters = f"__cluster_dims__({', '.join(map(str, said))}) "
+        return replace(self, text=self.text[:start] + clusters + self.text[start:])
 
     def types(self, *named: Iterable[str]) -> tuple[tuple[str, ...], dict[str, str]]:
         """The element types that the declarations leave, and those that are of one alone.
@@ -195,21 +221,43 @@ def kernel_arguments(
     return order
 
 
-def cuda_template(definition: Definition, text: CudaText) -> str:
-    """The template of a family around a source: parameters become macros before it."""
+def cuda_template(definition: Definition, text: CudaText, options: Sequence[str] = ()) -> str:
+    """The template of a family around a source: parameters become macros before it.
+
+    Args:
+        definition: what it computes, and what is tuned.
+        text: the source.
+        options: the line with the compiler's options, or none.
+    """
     lines = ["/*", "{% for line in banner.splitlines() %}", ' *{{ " " if line }}{{ line }}']
-    lines += ["{% endfor %}", " */", "{{ includes }}"]
+    lines += ["{% endfor %}", " */", *options, "{{ includes }}"]
     if text.uses_element_type:
         lines += ["using T = {{ ctype }};", ""]
     lines.append("// --- What is tuned ---")
-    lines += [f"#define {name} {_macro(definition, name)}" for name in definition.compiled]
+    for name in definition.compiled:
+        lines += _macros(definition, name)
     return "\n".join([*lines, "", *raw(text.text.strip("\n"))]) + "\n"
 
 
-def _macro(definition: Definition, name: str) -> str:
-    values = definition.parameters[name]["values"]
-    is_bool = isinstance(values, Sequence) and isinstance(values[0], bool)
-    return f"{{{{ {name} | int }}}}" if is_bool else f"{{{{ {name} }}}}"
+def _macros(definition: Definition, name: str) -> Iterator[str]:
+    """The macro of a parameter; of tuples one for each place, of None none."""
+    words = definition.words.get(name)
+    if words is None:
+        values = definition.values[name]
+        number = f"{name} | int" if isinstance(values[0], bool) else name
+        yield f"#define {name} {{{{ {number} }}}}"
+        return
+    several = any(isinstance(value, tuple) for value in words.values())
+    known = {w: v if several else (v,) for w, v in words.items() if v is not None}
+    if len(known) < len(words):
+        yield f'{{% if {name} != "None" %}}'
+    for place in range(len(next(iter(known.values()), ()))):
+        told = {
+            w: int(v[place]) if isinstance(v[place], bool) else v[place] for w, v in known.items()
+        }
+        yield f"#define {name}{f'_{place}' if several else ''} {{{{ {told!r}[{name}] }}}}"
+    if len(known) < len(words):
+        yield "{% endif %}"
 
 
 def _mismatch(taken: Taken, known: Argument, integer: str, dtypes: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ from autotune.core import arguments
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.families.headers import with_headers
+from autotune.own.compiler_options import Options, divided, options_line
 from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
 from autotune.own.definition import Definition, raw
 from autotune.own.description import Description, Launched, Shape, Values
@@ -27,7 +28,7 @@ from autotune.tuning.settings import Run
 Headers: TypeAlias = "Callable[..., str]"
 """Puts the headers that a text includes in quotes into it."""
 
-_OPTIONS = ("sampler", "storage", "seed", "workers", "effort", "objective", "progress")
+_OPTIONS = ("until", "sampler", "storage", "seed", "workers", "effort", "objective", "progress")
 """Options of `autotune.tune` that a kernel's definition may have."""
 
 
@@ -50,6 +51,7 @@ def kernel(
     block: Launched | None = None,
     shared_bytes: Launched = "0",
     launch: Mapping[str, Any] | None = None,
+    compiler_options: Options = (),
     name: str | None = None,
     target: str | None = None,
     dtypes: Sequence[Any] = (),
@@ -114,7 +116,11 @@ def kernel(
         shared_bytes: dynamic shared memory of a block.
         launch: more of a launch: ``workspace_bytes``, of which the first ``zeroed_bytes`` are zero
             when a call begins, and which kernels leave so; kernels that run ``before`` and
-            ``after``, with their own ``grid`` and ``block``; ``cluster``; ``spill_limit``, bytes.
+            ``after``, with their own ``grid`` and ``block``; ``cluster``; ``cooperative``;
+            ``spill_limit``, bytes.
+        compiler_options: of NVRTC, for a source: a list of texts in which ``{NAME}`` is a
+            parameter's value (``"--maxrregcount={REGISTERS}"``), or a function of parameters that
+            gives it. Headers in folders, ``-Iinclude``, become part of the source.
         name: what it is called; None takes the function's own name.
         target: "cpu" or "cuda"; None follows from the rest.
         dtypes: element types that it is for; None takes those that the source leaves open.
@@ -129,7 +135,8 @@ def kernel(
         timeout: seconds that tuning may take.
         device: which one; None takes that of the operands, or the first.
         cache: the user's cache; None takes the default place.
-        options: more of `autotune.tune`: sampler, storage, seed, workers, effort, progress.
+        options: more of `autotune.tune`: until, sampler, storage, seed, workers, effort,
+            objective, progress.
 
     Returns:
         An `OwnKernel`; without function, source and template a decorator that makes one.
@@ -186,9 +193,16 @@ def kernel(
         return result
 
     if source is not None:
-        text, headers = _text("source", source)
+        given_options, folders = divided(compiler_options)
+        text, headers = _text("source", source, folders)
         plain = cuda_text(text, name)
-        return made(*_of_source(said, replace(plain, text=headers(plain.text))))
+        plain = replace(plain, text=headers(plain.text))
+        return made(*_of_source(said, plain, given_options))
+    if compiler_options:
+        raise InputError(
+            "compiler_options must be left out but with a source: a template has them in a line "
+            "like // nvrtc: --use_fast_math, a function in @njit(...)"
+        )
     if template is not None:
         text, headers = _text("template", template)
         return made(*_of_template(said, headers(text, lambda body: "\n".join(raw(body)))))
@@ -223,7 +237,9 @@ def _of_function(said: Description, text: FunctionText) -> tuple[Definition, Cal
     return definition, lambda: numba_template(definition, text)
 
 
-def _of_source(said: Description, text: CudaText) -> tuple[Definition, Callable[[], str]]:
+def _of_source(
+    said: Description, text: CudaText, options: Options
+) -> tuple[Definition, Callable[[], str]]:
     """A source of CUDA C++."""
     dtypes, types = text.types(said.operands, said.out, said.scalars)
     definition = said.define(text.name, "cuda", "a source of CUDA C++", dtypes=dtypes, types=types)
@@ -236,9 +252,13 @@ def _of_source(said: Description, text: CudaText) -> tuple[Definition, Callable[
     further = () if definition.launch is None else definition.launch.kernels
     workspace = definition.launch is not None and "workspace_bytes" in definition.launch.more
     text = text.with_kernels(further)
+    if definition.launch is not None and "cluster" in definition.launch.more:
+        text = text.in_clusters(definition.launch.cluster, definition.compiled)
     order = kernel_arguments(text, definition.operation, definition.dtypes, workspace=workspace)
     definition = definition.taking(order)
-    return definition, lambda: cuda_template(definition, text)
+    words = {name: [*found] for name, found in definition.words.items()}
+    line = options_line(options, definition.values, words)
+    return definition, lambda: cuda_template(definition, text, line)
 
 
 def _of_template(said: Description, text: str) -> tuple[Definition, Callable[[], str]]:
@@ -254,24 +274,25 @@ def _of_template(said: Description, text: str) -> tuple[Definition, Callable[[],
     return said.define(said.name, target, "a template"), lambda: text
 
 
-def _text(key: str, given: str | Path) -> tuple[str, Headers]:
-    """A text, or that of the file at a path; and what puts the headers beside it into it."""
+def _text(key: str, given: str | Path, folders: tuple[Path, ...] = ()) -> tuple[str, Headers]:
+    """A text, or that of the file at a path; and what puts its headers into it."""
     known = isinstance(given, (str, os.PathLike)) and given != ""
     arguments.must(key, "a path, or the text", given, known)
     if isinstance(given, str) and ("\n" in given or not given.endswith((".cu", ".j2", ".cuh"))):
-        return given, functools.partial(_with_headers, key, None)
+        return given, functools.partial(_with_headers, key, folders)
     try:
         path = Path(given)
-        return path.read_text(encoding="utf-8"), functools.partial(_with_headers, key, path.parent)
+        near = (path.parent, *folders)
+        return path.read_text(encoding="utf-8"), functools.partial(_with_headers, key, near)
     except (OSError, ValueError) as error:  # of bytes that are no UTF-8, or a path with a null
         raise InputError(f"{key} {given} cannot be read: {error}") from error
 
 
 def _with_headers(
-    key: str, folder: Path | None, text: str, written: Callable[[str], str] = str
+    key: str, folders: tuple[Path, ...], text: str, written: Callable[[str], str] = str
 ) -> str:
-    """A source with the headers in it that are beside it; all others are left to the compiler."""
+    """A source with the headers in it that folders have; all others are left to the compiler."""
     try:
-        return with_headers(text, () if folder is None else (folder,), written).text
+        return with_headers(text, folders, written).text
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"a header of {key} cannot be read: {error}") from error

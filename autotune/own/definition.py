@@ -24,6 +24,7 @@ from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.python_reference import PythonReference
 from autotune.own.taking import functions_module
+from autotune.own.words import Words, word_of
 from autotune.targets.registry import LANGUAGES
 
 Plain: TypeAlias = "bool | int | float | str"
@@ -167,6 +168,12 @@ class Grid:
     more: Mapping[str, Entry]
 
     @property
+    def cluster(self) -> tuple[str, ...]:
+        """Thread blocks of a cluster along x, y and z."""
+        sides: Any = self.more.get("cluster", ("1", "1", "1"))
+        return tuple(sides)
+
+    @property
     def kernels(self) -> tuple[str, ...]:
         """The kernels that run before and after the main one."""
         listed: Any = (*self.more.get("before", ()), *self.more.get("after", ()))  # type: ignore[misc]
@@ -186,6 +193,7 @@ class Definition:
         dtypes: element types that it is for.
         launch: of a GPU kernel.
         functions: those of the user's that there are, by `FUNCTIONS`.
+        words: values by word, of parameters that have words for them.
     """
 
     operation: Operation
@@ -196,6 +204,7 @@ class Definition:
     dtypes: tuple[str, ...]
     launch: Grid | None
     functions: Mapping[str, Callable[..., Any]]
+    words: Words
 
     @property
     def name(self) -> str:
@@ -206,6 +215,17 @@ class Definition:
     def compiled(self) -> tuple[str, ...]:
         """Parameters that are compiled in."""
         return tuple(name for name, entry in self.parameters.items() if not entry.get("runtime"))
+
+    @property
+    def values(self) -> dict[str, list[Any]]:
+        """The values of every parameter that is compiled in, as the user gave them."""
+        listed: Any = {name: self.parameters[name]["values"] for name in self.compiled}
+        return {name: [*self.words.get(name, {}).values()] or [*listed[name]] for name in listed}
+
+    def spelled(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of parameters as its files have them."""
+        words = self.words
+        return {name: word_of(name, v) if name in words else v for name, v in values.items()}
 
     @property
     def becomes(self) -> str:

@@ -26,6 +26,7 @@ from autotune.own.function_text import function_text
 from autotune.own.launching import grid_of, needs, parts
 from autotune.own.taking import REFERENCE_MODULES, read_now
 from autotune.own.tracing import expressions, restriction_text
+from autotune.own.words import Words, in_words, word_of, words_of
 from autotune.space import Expression
 from autotune.targets.registry import LANGUAGES
 
@@ -142,19 +143,26 @@ class Description:
         tuned = {each: dict(_parameter(each, values)) for each, values in self.parameters.items()}
         if not tuned:
             raise InputError("parameters must name at least one parameter to tune")
-        values = {each: table["values"] for each, table in tuned.items()}
-        asked = dict(_restrictions(self.restrictions, values, defined.sizes))
+        values: dict[str, Any] = {each: table["values"] for each, table in tuned.items()}
+        words = {each: found for each in tuned if (found := words_of(each, values[each]))}
+        spelled = {each: [*found] for each, found in words.items()}
+        for each, listed in spelled.items():
+            tuned[each]["values"] = listed
+            if "default" in tuned[each]:
+                tuned[each]["default"] = word_of(each, tuned[each]["default"])
+        asked = dict(_restrictions(self.restrictions, values, defined.sizes, words))
         language = LANGUAGES[target]
         if language.threaded and "threads" in tuned:
             asked.setdefault("threads <= max_threads", "the process may use no more threads")
-        names = dict(self.derived)
+        names: dict[str, str] = in_words(self.derived, words)
         launch = None
         if language.launched:
             known = [*values, *defined.sizes, *element_sizes(DEFAULT_DTYPE)]
-            grid, block, shared = (
-                expressions(each, known) for each in (self.grid, self.block, self.shared_bytes)
+            given = (self.grid, self.block, self.shared_bytes, *self.launch.values())
+            grid, block, shared, *more = (
+                in_words(expressions(each, known, values, spelled), words) for each in given
             )
-            launch = grid_of(grid, block, shared, self.launch)
+            launch = grid_of(grid, block, shared, dict(zip(self.launch, more, strict=True)))
             names |= needs(launch, tuned, names)
         return Definition(
             operation=defined,
@@ -164,6 +172,7 @@ class Description:
             derived=names,
             dtypes=tuple(_dtypes(self.dtypes or dtypes or _only(defined), target)),
             launch=launch,
+            words=words,
             functions={
                 key: function for key in FUNCTIONS if callable(function := getattr(self, key))
             },
@@ -339,17 +348,22 @@ def _parameter(name: str, values: Values) -> Iterator[tuple[str, Entry]]:
             yield key, _plain(table[key])
 
 
-def _plain(value: Any) -> bool | int | float | str:
+def _plain(value: Any) -> Any:
     """A number of Python for one of NumPy."""
     item = getattr(value, "item", None)
     plain = item() if callable(item) else value
-    if not isinstance(plain, (bool, int, float, str)):
-        raise InputError(f"values must be integers, floats, booleans or words, got {value!r:.40}")
+    if isinstance(plain, tuple):
+        return tuple(map(_plain, plain))
+    if plain is not None and not isinstance(plain, (bool, int, float, str)):
+        raise InputError(
+            "values must be integers, floats, booleans, words, None or tuples of these, got "
+            f"{value!r:.40}"
+        )
     return plain
 
 
 def _restrictions(
-    given: Any, values: Mapping[str, Any], sizes: Sequence[str]
+    given: Any, values: Mapping[str, Any], sizes: Sequence[str], words: Words
 ) -> Iterator[tuple[str, str]]:
     """Expressions with their reasons; functions as expressions."""
     given = [given] if callable(given) or isinstance(given, str) else given
@@ -360,7 +374,9 @@ def _restrictions(
     )
     for asked, reason in pairs:
         if callable(asked):
-            asked = restriction_text(asked, values, sizes)
+            spelled = {name: [*found] for name, found in words.items()}
+            asked = restriction_text(asked, values, sizes, spelled)
+        asked = in_words(asked, words)
         known = isinstance(asked, str)
         must("restrictions", 'expressions like "rows <= M", or functions', asked, known)
         try:

@@ -14,7 +14,7 @@ from autotune.space import Expression
 
 _LAUNCH_KEYS = (
     *("workspace_bytes", "zeroed_bytes", "before", "after"),
-    *("cluster", "resident_blocks", "spill_limit"),
+    *("cluster", "cooperative", "resident_blocks", "spill_limit"),
 )
 
 
@@ -66,7 +66,9 @@ def _more(key: str, value: Any) -> Entry:
     if key == "cluster":
         return _extents(key, value)
     if key not in ("before", "after"):
-        return value if key == "spill_limit" else str(value)
+        if key == "cooperative":
+            must(f"launch.{key}", "True or False", value, isinstance(value, bool))
+        return value if key in ("spill_limit", "cooperative") else str(value)
     must(f"launch.{key}", "a list of tables", value, isinstance(value, (list, tuple)))
     return [
         {

@@ -140,6 +140,9 @@ def _check_names(
 
 
 def _constant(definition: Definition, name: str) -> str:
+    if name in definition.words:
+        told = {word: repr(value) for word, value in definition.words[name].items()}
+        return f"{name} = {{{{ {told!r}[{name}] }}}}"
     values = definition.parameters[name]["values"]
     quoted = isinstance(values, Sequence) and isinstance(values[0], str)
     return f'{name} = "{{{{ {name} }}}}"' if quoted else f"{name} = {{{{ {name} }}}}"

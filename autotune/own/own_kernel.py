@@ -228,7 +228,7 @@ class OwnKernel:
             for each in family.parameters
         }
         wanted = self._definition.dtypes[0] if dtype is None else _dtype_of(dtype)
-        return render(family, {**chosen, **values}, dtype=wanted).text
+        return render(family, chosen | self._definition.spelled(values), dtype=wanted).text
 
     def torch_operator(self) -> Any:
         """The kernel as an operator of PyTorch; see `autotune.own.torch_operator`."""

@@ -9,13 +9,14 @@ the parameters that it uses.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 from autotune.core.errors import ExpressionError, InputError
+from autotune.own.tabulating import Called, head, of_values, tabulated
 from autotune.space import Expression
 
 _log = logging.getLogger(__name__)
@@ -23,8 +24,10 @@ _log = logging.getLogger(__name__)
 _WAYS = 64
 """Ways through a function that are followed, at most."""
 
-_ROWS = 100_000
-"""Combinations that a function is called with, at most."""
+Spelled: TypeAlias = "Mapping[str, Sequence[str]]"
+"""What expressions call the values of parameters that are no plain ones."""
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 _Way: TypeAlias = tuple[tuple[tuple[str, bool], ...], str]
 """Questions with their answers, and the text of what came out."""
@@ -143,7 +146,10 @@ class _Answers:
 
 
 def restriction_text(
-    function: Callable[..., Any], parameters: Mapping[str, Sequence[Any]], others: Sequence[str]
+    function: Callable[..., Any],
+    parameters: Mapping[str, Sequence[Any]],
+    others: Sequence[str],
+    words: Spelled = _NONE,
 ) -> str:
     """The expression that is true where a function is.
 
@@ -151,61 +157,99 @@ def restriction_text(
         function: takes one dictionary of parameters, or parameters and sizes by name.
         parameters: the values of each.
         others: further names that it may take: sizes.
+        words: of parameters whose values are no plain ones, what expressions call each.
 
     Raises:
         InputError: it takes or does something else, or has too many combinations.
     """
-    taken = [*inspect.signature(function).parameters]
-    told = f"restriction {getattr(function, '__name__', function)!s}({', '.join(taken)})"
+    told = f"restriction {head(function)}"
     known = [*parameters, *others]
-    by_name = all(name in known for name in taken)
-    if not by_name and len(taken) != 1:
-        raise InputError(f"{told} must take parameters by name, or one dictionary of them")
-
-    def called(values: Mapping[str, Any]) -> Any:
-        return function(*[values[name] for name in taken]) if by_name else function(values)
-
     try:
-        return _traced(called, known)
+        called, taken = of_values(function, known)
+    except InputError as error:
+        raise InputError(f"restriction {error}") from None
+    try:
+        return _by_words(called, parameters, known, words)
     except _UNTRACEABLE:
         pass  # of whatever a function does with what is no number
-    return _by_rows(called, parameters, told, taken if by_name else None)
+    return _by_rows(called, parameters, told, taken, words)
 
 
-def expressions(given: Any, known: Sequence[str]) -> Any:
+def expressions(
+    given: Any,
+    known: Sequence[str],
+    parameters: Mapping[str, Sequence[Any]] = _NONE,
+    words: Spelled = _NONE,
+) -> Any:
     """The numbers of a launch, with texts in place of functions.
 
     Args:
         given: a function of a dictionary or of names, which may give several numbers; a list whose
             elements may be such functions; or something else, which stays.
         known: names of parameters and sizes.
+        parameters: the values of those that have words.
+        words: as for `restriction_text`.
 
     Raises:
         InputError: a function takes or does something else.
     """
     if isinstance(given, (list, tuple)):
-        return [expressions(each, known) if callable(each) else each for each in given]
+        return [
+            expressions(each, known, parameters, words) if callable(each) else each
+            for each in given
+        ]
     if not callable(given):
         return given
-    taken = [*inspect.signature(given).parameters]
-    by_name = all(name in known for name in taken)
-
-    def called(values: Mapping[str, Any]) -> Any:
-        return given(*[values[name] for name in taken]) if by_name else given(values)
-
+    called, _ = of_values(given, known)
+    usual = {name: parameters[name][0] for name in words}
     try:
-        found = called({name: _Traced(name, _Answers()) for name in known})
+        found = called({name: _Traced(name, _Answers()) for name in known} | usual)
         if not isinstance(found, (list, tuple)):
-            return _traced(called, known)
+            return _by_words(called, parameters, known, words)
         return [
-            _traced(lambda values, place=place: called(values)[place], known)  # type: ignore[misc]
+            _by_words(
+                lambda values, place=place: called(values)[place],  # type: ignore[misc]
+                *(parameters, known, words),
+            )
             for place in range(len(found))
         ]
     except _UNTRACEABLE as error:
         raise InputError(
-            f"function {getattr(given, '__name__', given)!s}({', '.join(taken)}) must be "
-            f"arithmetic of {', '.join(known)}, by name or in one dictionary"
+            f"function {head(given)} must be arithmetic of {', '.join(known)}, by name or in one "
+            "dictionary"
         ) from error
+
+
+def _by_words(
+    called: Called, parameters: Mapping[str, Sequence[Any]], known: Sequence[str], words: Spelled
+) -> str:
+    """The expression of a function that computes, for each of the words that it uses."""
+    plain = [name for name in known if name not in words]
+
+    def text(values: Mapping[str, Any]) -> str:
+        return _traced(lambda names: called(_Both(values, names)), plain)
+
+    names, found = tabulated(text, {name: parameters[name] for name in words}, "a function")
+    *cases, (_, whole) = found.items()
+    for places, each in reversed(cases):
+        if each != whole:
+            spelled = [words[name][at] for name, at in zip(names, places, strict=True)]
+            where = " and ".join(
+                f"{name} == {w!r}" for name, w in zip(names, spelled, strict=True)
+            )
+            whole = f"({each} if {where} else {whole})"
+    return str(whole)
+
+
+class _Both(dict[str, Any]):
+    """Values of some names, and traced ones of the others."""
+
+    def __init__(self, values: Mapping[str, Any], names: Mapping[str, Any]) -> None:
+        super().__init__(names)
+        self._values = values
+
+    def __missing__(self, name: str) -> Any:
+        return self._values[name]
 
 
 def _traced(called: Callable[[Mapping[str, Any]], Any], known: Sequence[str]) -> str:
@@ -244,46 +288,35 @@ def _chosen(ways: Sequence[_Way], depth: int) -> str:
     return f"({then} if {question} else {otherwise})"
 
 
-class _Used(dict[str, Any]):
-    """Values that remember which of them were asked for."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        super().__init__(values)
-        self.names: dict[str, None] = {}
-
-    def __getitem__(self, name: str) -> Any:
-        self.names[name] = None
-        return super().__getitem__(name)
-
-
 def _by_rows(
-    called: Callable[[Mapping[str, Any]], Any],
+    called: Called,
     parameters: Mapping[str, Sequence[Any]],
     told: str,
     taken: Sequence[str] | None,
+    words: Spelled,
 ) -> str:
     """The combinations of values for which a function is true, as an expression."""
-    names = [*parameters] if taken is None else [*taken]
-    for name in names:
+    for name in taken or ():
         if name not in parameters:
             raise InputError(f"{told} must be arithmetic, as {name} is a size of any value")
-    usual = {name: values[0] for name, values in parameters.items()}
-    if taken is None:
-        used = _Used(usual)
-        _held(called, used, told)
-        names = [*used.names] or names[:1]
-    count, rows = 0, []
-    for row in itertools.product(*(parameters[name] for name in names)):
-        count += 1
-        if count > _ROWS:
-            raise InputError(f"{told} must be arithmetic: it has more than {_ROWS} combinations")
-        used = _Used(usual | dict(zip(names, row, strict=True)))
-        if _held(called, used, told):
-            rows.append(row)
-        if further := [name for name in used.names if name not in names]:
-            return _by_rows(called, parameters, told, [*names, *further])
-    _log.info("%s is no arithmetic: it was evaluated for %d combinations", told, count)
-    text = " or ".join(_grouped(names, rows)) or "False"
+
+    def held(values: Mapping[str, Any]) -> bool:
+        try:
+            return bool(called(values))
+        except Exception as error:  # whatever a user's function may raise
+            raise InputError(f"{told} fails: {type(error).__name__}: {error}") from error
+
+    names, found = tabulated(held, parameters, told)
+    _log.info("%s is no arithmetic: it was evaluated for %d combinations", told, len(found))
+    rows = [
+        tuple(
+            words[name][at] if name in words else parameters[name][at]
+            for name, at in zip(names, places, strict=True)
+        )
+        for places, right in found.items()
+        if right
+    ]
+    text = (" or ".join(_grouped(names, rows)) if names else str(bool(rows))) or "False"
     try:
         Expression.parse(text)
     except ExpressionError as error:
@@ -291,16 +324,9 @@ def _by_rows(
     return text
 
 
-def _held(called: Callable[[Mapping[str, Any]], Any], values: _Used, told: str) -> bool:
-    try:
-        return bool(called(values))
-    except Exception as error:  # whatever a user's function may raise
-        raise InputError(f"{told} fails: {type(error).__name__}: {error}") from error
-
-
 def _grouped(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> Iterator[str]:
     """Rows as conditions: those that differ in the last name alone are one."""
-    for head, group in itertools.groupby(rows, key=lambda row: row[:-1]):
-        fixed = [f"{name} == {value!r}" for name, value in zip(names, head, strict=False)]
+    for first, group in itertools.groupby(rows, key=lambda row: row[:-1]):
+        fixed = [f"{name} == {value!r}" for name, value in zip(names, first, strict=False)]
         last = ", ".join(repr(row[-1]) for row in group)
         yield "(" + " and ".join([*fixed, f"{names[-1]} in [{last}]"]) + ")"

@@ -30,6 +30,7 @@ class _Step(Struct):
     shared_bytes: Whole
     cluster: tuple[Count, Count, Count] = (1, 1, 1)
     dependent: bool = False
+    cooperative: bool = False
 
 
 class _Region(Struct):
@@ -124,6 +125,7 @@ class BinaryRecord:
                     "shared_bytes": step.shared_bytes,
                     **({"cluster": list(step.cluster)} if math.prod(step.cluster) > 1 else {}),
                     **({"dependent": True} if step.dependent else {}),
+                    **({"cooperative": True} if step.cooperative else {}),
                 }
                 for step in self.launch.steps
             ],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from own_kernels import BRIEF, DOTS, FLAT, dots
+from own_kernels import BRIEF, DOTS, FLAT, dots, total
 
 from autotune import NotTunedError
 from autotune.core.errors import OperandError
@@ -40,3 +40,38 @@ def test_the_first_call_tunes_and_others_load(source: str, tmp_path: Path) -> No
             again(wide[:, :513], x)
     with pytest.raises(NotTunedError, match="forbidden"):
         again(a[:7], x)
+
+
+def test_blocks_wait_for_each_other(tmp_path: Path) -> None:
+    cupy: Any = pytest.importorskip("cupy")
+    effort = {**BRIEF, "trials": 20, "sampler": "exhaustive"}
+    kernel = total(cache=tmp_path, **effort)
+    x = cupy.random.default_rng(0).random(1_000_003, dtype="float32")
+    np.testing.assert_allclose(kernel(x).get(), x.sum(dtype="float64").get(), rtol=1e-5)
+    result = kernel.tune(N=1_000_003, dtype="float32")
+    tried = {
+        (each.candidate.configuration["BLOCKS"], each.measurement.outcome.name)
+        for each in result.trials
+    }
+    assert {(132, "OK"), (1, "OK")} <= tried
+    assert not any(blocks == 2244 for blocks, _ in tried)
+    # A graph holds the launch, too.
+    stream, out = cupy.cuda.Stream(non_blocking=True), cupy.zeros((), "float32")
+    with stream:
+        stream.begin_capture()
+        kernel(x, out=out)
+        graph = stream.end_capture()
+        graph.launch(stream)
+    stream.synchronize()
+    np.testing.assert_allclose(out.get(), x.sum(dtype="float64").get(), rtol=1e-5)
+
+
+def test_the_compilers_options_are_tuned(tmp_path: Path) -> None:
+    cupy: Any = pytest.importorskip("cupy")
+    kernel = dots(
+        cache=tmp_path,
+        compiler_options=["--maxrregcount={THREADS}", "--fmad=false"],
+        **BRIEF,
+    )
+    a, x = cupy.ones((300, 520), "float32"), cupy.ones(520, "float32")
+    np.testing.assert_allclose(kernel(a, x).get(), 520, rtol=1e-5)

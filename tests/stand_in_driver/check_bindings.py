@@ -87,6 +87,17 @@ class TestStandIn(DriverConformance):
             here.load(cubin).runner([step])(bytes(16), here.stream())
         assert count_of("dependent_launches") == before + 1
 
+    def test_blocks_that_wait_for_each_other_are_there_at_once(self, cubin: bytes) -> None:
+        before = count_of("cooperative_launches")
+        for blocks, refused in ((4, False), (5, True)):
+            step = LaunchStep("add", (blocks, 1, 1), (1, 1, 1), cooperative=True)
+            kernel = GpuKernel(GpuProgram(cubin, LaunchPlan((8, 8, 8), (step,)), "float32"))
+            told: Any = pytest.raises(LaunchError, match="LAUNCH_TOO_LARGE")
+            with told if refused else contextlib.nullcontext():
+                kernel.launch(0, 8, 0, 8, 0, 8)
+            kernel.close()
+        assert count_of("cooperative_launches") == before + 1
+
     def test_what_is_let_go_spoils_no_capture(self, here: Driver, cubin: bytes) -> None:
         module, memory = here.load(cubin), here.allocate(64)
         run = module.runner([STEP])

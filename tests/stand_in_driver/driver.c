@@ -173,10 +173,15 @@ API cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, u
   for (int i = 0; i < arguments.count; i++) arguments.x[i] += arguments.by;
   return CUDA_SUCCESS;
 }
-int dependent_launches;
+int dependent_launches, cooperative_launches;
 API cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, void** parameters, void** extra) {
   dependent_launches += c->numAttrs == 1 && c->attrs[0].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
                         c->attrs[0].value.programmaticStreamSerializationAllowed == 1;
+  if (c->numAttrs == 1 && c->attrs[0].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE && c->attrs[0].value.cooperative) {
+    if (!parameters || extra) return CUDA_ERROR_INVALID_VALUE;  // as cuLaunchCooperativeKernel
+    if (c->gridDimX > 4) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
+    cooperative_launches++;
+  }
   return cuLaunchKernel(function, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY,
                         c->blockDimZ, c->sharedMemBytes, c->hStream, parameters, extra);
 }

@@ -28,6 +28,8 @@ class LaunchStep:
         cluster: thread blocks of a cluster along x, y and z, which the binary says itself.
         dependent: whether it waits itself for what comes before it in the stream, and may begin
             earlier (programmatic dependent launch).
+        cooperative: whether its blocks wait for each other: the driver refuses a grid that the
+            device cannot hold at once.
     """
 
     kernel: str
@@ -36,6 +38,7 @@ class LaunchStep:
     shared_bytes: int = 0
     cluster: Extents = (1, 1, 1)
     dependent: bool = False
+    cooperative: bool = False
 
     @property
     def threads(self) -> int:
@@ -104,6 +107,11 @@ class LaunchPlan:
     runtime: tuple[int, ...] = ()
     zeroed_bytes: int = 0
     maps: tuple[MappedOperand, ...] = ()
+
+    @property
+    def blocks_at_once(self) -> int:
+        """The blocks that must be resident at once, as they wait for each other; 0 for none."""
+        return max((math.prod(each.grid) for each in self.steps if each.cooperative), default=0)
 
 
 @dataclass(frozen=True, slots=True)

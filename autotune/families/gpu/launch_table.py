@@ -31,7 +31,7 @@ MAPPED = tuple(row.name for row in ELEMENTS.values() if row.tensor_map >= 0)
 """Element types that regions of a workspace may have."""
 
 _BLOCK_NEEDS = ("threads", "registers", "shared_bytes")
-_MAPPED_KEYS = ("cluster", "tensor_maps", "architecture_features", "dependent")
+_MAPPED_KEYS = ("cluster", "cooperative", "tensor_maps", "architecture_features", "dependent")
 
 
 def read_launch(
@@ -55,16 +55,18 @@ def read_launch(
     workspace = _optional(table, "workspace_bytes", scope)
     if workspace is None and "zeroed_bytes" in table:
         table.fail("workspace_bytes", "is missing: zeroed_bytes is how much of it is zero")
+    grid, cooperative = extents(table, "grid", scope), table.flag("cooperative")
     launch = Launch(
-        grid=extents(table, "grid", scope),
+        grid=grid,
         block=extents(table, "block", scope),
         shared_bytes=size(table, "shared_bytes", scope),
-        resident_blocks=_optional(table, "resident_blocks", scope) or ONE,
+        resident_blocks=_resident(_optional(table, "resident_blocks", scope), grid, cooperative),
         workspace_bytes=workspace,
         before=tuple(_auxiliary(entry, scope) for entry in table.tables("before")),
         after=tuple(_auxiliary(entry, scope) for entry in table.tables("after")),
         zeroed_bytes=_optional(table, "zeroed_bytes", scope) or ZERO,
         cluster=extents(table, "cluster", scope) if "cluster" in table else (ONE, ONE, ONE),
+        cooperative=cooperative,
         tensor_maps=_tensor_maps(table, scope, fixed, defined),
         architecture_features=table.flag("architecture_features"),
         dependent=_optional(table, "dependent", scope) or ZERO,
@@ -126,6 +128,17 @@ def extents(
 
 def _optional(table: Table, key: str, scope: Scope) -> Expression | None:
     return size(table, key, scope) if key in table else None
+
+
+def _resident(
+    given: Expression | None, grid: tuple[Expression, ...], cooperative: bool
+) -> Expression:
+    """The blocks that must fit a multiprocessor at once: a share of all where they cooperate."""
+    if not cooperative:
+        return given or ONE
+    blocks = " * ".join(_enclosed(each.text) for each in grid if each.text != "1") or "1"
+    least = "1" if given is None else given.text
+    return Expression.parse(f"max({least}, ceildiv({blocks}, multiprocessor_count))")
 
 
 def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:

@@ -246,6 +246,7 @@ class Planner:
             shared,
             whole(launch.cluster, main[7:10], 1),
             dependent,
+            launch.cooperative,
         )
         self._check(step)
         workspace, zeroed = whole(_memory(launch), memory, 0) or (None, 0)

@@ -265,16 +265,20 @@ def _between_units(address: int, strides: Place, itemsize: int) -> bool:
     return bool(address % ROW_BYTES or any(each * itemsize % ROW_BYTES for each in strides))
 
 
-def packing(arguments: str, count: int) -> tuple[Callable[..., bytes], list[int]]:
+def packing(
+    arguments: str, count: int, *, apart: bool = False
+) -> tuple[Callable[..., bytes], list[int]]:
     """A function that packs arguments with tensor maps after them, and where each begins then.
 
-    Without maps arguments lie as kernels have them, and nobody need know where each begins.
+    Without maps arguments lie as kernels have them, and nobody need know where each begins, unless
+    the driver wants each by itself.
 
     Args:
         arguments: the format of what comes before, for `struct`; a letter each.
         count: how many tensor maps.
+        apart: whether the driver does, as for kernels whose blocks cooperate.
     """
-    if not count:
+    if not count and not apart:
         return struct.Struct(arguments).pack, []
     places = [
         struct.calcsize(arguments[: number + 1]) - struct.calcsize(letter)

@@ -101,7 +101,8 @@ class GpuKernel:
         program, workspace_bytes = self.program, plan.workspace_bytes
         order = _ArgumentOrder(program)
         last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
-        pack, places = packing(order.formats + last, len(plan.maps))
+        apart = any(step.cooperative for step in plan.steps)
+        pack, places = packing(order.formats + last, len(plan.maps), apart=apart)
         support = self._modules[1] if len(self._modules) > 1 else None
         run = self._modules[0].runner(plan.steps, places)
         inputs, mapped = inputs_of(program, plan, support)

@@ -207,7 +207,12 @@ class GpuBackend(WorkerBackend):
         cases = (*device_cases(self._problem), *hard_cases(self._problem, family.accuracy))
         sized = {case: self._problem.with_sizes(*case.sizes) for case in cases}
         found = {case: planner.find(problem) for case, problem in sized.items()}
-        plans = {case: each for case, each in found.items() if each is not None}
+        most = plan.blocks_at_once  # the binary is looked at for so many
+        plans = {
+            case: each
+            for case, each in found.items()
+            if each is not None and each.blocks_at_once <= most
+        }
         for case in special_cases(self._problem, [case for case in plans if not case.hard]):
             plans[case] = planner.plan(self._problem.with_sizes(*case.sizes))
         try:

@@ -130,6 +130,9 @@ def _begins_early() -> bool:
 _DEPENDENT = _LaunchAttribute(6, 0, 1)
 """CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION: see `LaunchStep.dependent`."""
 
+_COOPERATIVE = _LaunchAttribute(2, 0, 1)
+"""CU_LAUNCH_ATTRIBUTE_COOPERATIVE: see `LaunchStep.cooperative`."""
+
 
 class LoadedModule:
     """See `autotune.gpu.interface.Module`. Launches on streams of any library.
@@ -220,11 +223,17 @@ class Runner:
 
     def _call(self, kernel: ctypes.c_void_p, step: LaunchStep, how: tuple[Any, Any]) -> Any:
         """The driver's function that launches a step, and its arguments."""
-        if not (step.dependent and _begins_early()):
+        asked = [_COOPERATIVE] if step.cooperative else []
+        if step.dependent and _begins_early():
+            asked.append(_DEPENDENT)
+        if not asked:
             shape = map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes))
             return function("cuLaunchKernel"), (kernel, *shape, self._stream, *how)
         config = _LaunchConfig(
-            (*step.grid, *step.block, step.shared_bytes), None, ctypes.pointer(_DEPENDENT), 1
+            (*step.grid, *step.block, step.shared_bytes),
+            None,
+            (_LaunchAttribute * len(asked))(*asked),
+            len(asked),
         )
         self._configs.append(config)
         return function("cuLaunchKernelEx"), (ctypes.byref(config), kernel, *how)

@@ -43,6 +43,11 @@ def export(exportable: Exportable, form: str) -> Exported:
         binary = _compiled(exportable, program)
         notes.append(f"the binary of record {record.id} is not kept: it was compiled again")
     plan = _checked(exportable, binary)
+    if any(step.cooperative for step in plan.steps):
+        raise InputError(
+            f"record {record.id} is of a kernel whose blocks wait for each other, which exported "
+            "programs do not launch: export a record of another family"
+        )
     names = {
         **exportable.names(),
         "target": "cuda",

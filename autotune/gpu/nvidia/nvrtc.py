@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,8 @@ _INSTALL_12 = install_hint("cuda12")
 
 _STANDARD = ("--std=c++17", "--ptxas-options=-v")
 
+_OPTIONS = re.compile(r"^// nvrtc: (.*)$", re.MULTILINE)
+
 _FAULTS = re.compile(
     r"^kernel\.cu\((\d+)\): (?:catastrophic )?error(?: #\S+)?: (.*)$", re.MULTILINE
 )
@@ -46,6 +49,9 @@ def compile_cuda(
     text: str, architecture: str, options: Sequence[str] = (), *, line_info: bool = False
 ) -> Compiled:
     """Compile CUDA C++17.
+
+    A line of the source may have further options: ``// nvrtc: --use_fast_math``. They are a part
+    of its text, and so of all digests of it.
 
     Args:
         text: the source; what it includes must come with CUDA, as the headers of 16-bit numbers
@@ -63,9 +69,12 @@ def compile_cuda(
     """
     nvrtc = _nvrtc()
     _check_architecture(architecture)
+    options = [*(each for line in _OPTIONS.findall(text) for each in shlex.split(line)), *options]
+    standard = [] if any(each.startswith(("--std", "-std")) for each in options) else _STANDARD[:1]
     arguments = [
         f"--gpu-architecture={architecture}",
-        *_STANDARD,
+        *standard,
+        *_STANDARD[1:],
         *(["--generate-line-info"] if line_info else []),
         *(f"--include-path={folder}" for folder in header_folders(text)),
         *options,
