@@ -157,7 +157,7 @@ class Case:
     def ours(self, seconds: float) -> tuple[dict[str, Any], int]:
         """The winner of autotune, and the number of configurations that were tried."""
         result = self.kernel.tune(self.problem, trials=10_000, timeout=seconds)
-        return dict(result.best.configuration), len(result.trials)
+        return dict(result.best.candidate.configuration), len(result.trials)
 
     def theirs(self, seconds: float, answer: list[Any] | None) -> tuple[dict[str, Any], int]:
         """The winner of Kernel Tuner, and the number of configurations that were tried."""
@@ -237,12 +237,12 @@ class Case:
             return None
         launch, given = self.launched(chosen)
         launch()
-        written = [self.arrays[each.name.lower()] for each in self.defined.outputs]
-        outputs = {id(each): each for each in written}
-        before = self.arguments(self.arrays, None)
+        written = {each.name.lower() for each in self.defined.outputs}
+        names = [each.name.lower() for each in self.defined.arguments]
+        names += ["workspace"] * (len(given) - len(names))
         return [
-            cupy.asnumpy(now) if id(then) in outputs else None
-            for then, now in zip(before, given, strict=True)
+            cupy.asnumpy(array) if name in written else None
+            for name, array in zip(names, given, strict=True)
         ]
 
 
@@ -289,7 +289,7 @@ def row(name: str, seconds: float, cache: Path) -> str:
     same = ", the same one" if ours == theirs else ""
     print(f"{name}: {ours}, Kernel Tuner's {theirs}{same}", file=sys.stderr)
     return (
-        f"| {case.problem.label} | {between - begin:.1f} | {our_trials} | {end - start:.1f} "
+        f"| {name} {case.problem.label} | {between - begin:.1f} | {our_trials} | {end - start:.1f} "
         f"| {their_trials} | {mine * 1e6:.1f} | {other * 1e6:.1f} | {ratio:.2f}{same} |"
     )
 
