@@ -289,8 +289,9 @@ def row(name: str, seconds: float, cache: Path) -> str:
     same = ", the same one" if ours == theirs else ""
     print(f"{name}: {ours}, Kernel Tuner's {theirs}{same}", file=sys.stderr)
     return (
-        f"| {name} {case.problem.label} | {between - begin:.1f} | {our_trials} | {end - start:.1f} "
-        f"| {their_trials} | {mine * 1e6:.1f} | {other * 1e6:.1f} | {ratio:.2f}{same} |"
+        f"| {name} {case.problem.label} | {between - begin:.1f} | {our_trials} "
+        f"| {end - start:.1f} | {their_trials} | {mine * 1e6:.1f} | {other * 1e6:.1f} "
+        f"| {ratio:.2f}{same} |"
     )
 
 

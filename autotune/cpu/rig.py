@@ -88,7 +88,9 @@ def host_cases(problem: Problem) -> tuple[Case, ...]:
 
 
 def shrunk(problem: Problem) -> tuple[int, ...]:
-    """A problem's sizes, divided by `PROBE_SHRINK`."""
+    """A problem's sizes, divided by `PROBE_SHRINK`; as they are of an answer, which has no other."""
+    if not problem.defined.result.names:
+        return problem.shape
     return tuple(max(1, size // PROBE_SHRINK) for size in problem.shape)
 
 
@@ -179,7 +181,9 @@ class CpuRig:
                 check.redraw(rng)
 
     def vendors(self) -> tuple[Vendor, ...]:
-        """NumPy's product of the same operands with the same cap on threads."""
+        """NumPy's product of the same operands with the same cap on threads; none of an answer."""
+        if not self.problem.defined.result.names:
+            return ()
         about_s = 0.0
         if not multiplies(self.problem.defined):
             # Of every content what is computed and how far that may be off took a call each.

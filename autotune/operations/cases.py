@@ -176,6 +176,8 @@ def cases_of(problem: Problem) -> tuple[Case, ...]:
     if isinstance(problem.defined, MatrixOperation):
         return PRODUCT_CASES
     shapes = problem.defined.cases or tuple(_ragged(problem))
+    if not problem.defined.result.names:  # an answer, which is of one shape
+        return _made(problem, shapes)
     return _made(problem, (*shapes, *_stretched(problem)))
 
 

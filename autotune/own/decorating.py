@@ -13,6 +13,7 @@ from autotune.core import arguments
 from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.families.headers import with_headers
+from autotune.own.answer import with_answer
 from autotune.own.compiler_options import Options, divided, options_line
 from autotune.own.cuda_text import CudaText, cuda_template, cuda_text, kernel_arguments
 from autotune.own.definition import Definition, raw
@@ -37,10 +38,10 @@ def kernel(
     *,
     operands: Mapping[str, Shape],
     out: Mapping[str, Shape],
-    reference: str | Callable[..., Any],
+    reference: Any,
     parameters: Mapping[str, Values],
     scalars: Mapping[str, float] | None = None,
-    inputs: Callable[..., Any] | None = None,
+    inputs: Callable[..., Any] | Mapping[str, Any] | None = None,
     tolerance: float | Mapping[str, float] = 0.0,
     accept: Callable[..., Any] | None = None,
     restrictions: Any = (),
@@ -92,13 +93,15 @@ def kernel(
             among the operands too is changed in place.
         reference: what they become: a formula (``"alpha * A @ x"``, see `Formula`), or a function
             of NumPy arrays, run in float64 where kernels are verified; of several outputs it gives
-            a tuple.
+            a tuple. Or the answer, an array or a tuple of them, for the operands in `inputs`: the
+            kernel is for their sizes then.
         parameters: what is tuned: values by name, or tables with ``values``, and ``default``,
             ``summary`` or ``runtime``.
         scalars: their defaults by name; one of NumPy's integers is of that type.
         inputs: a function that makes operands, and scalars, where random ones would not do: of
             sizes, ``dtype`` and ``rng`` (a generator of NumPy's), as far as it takes them, it
-            gives a dictionary of arrays. Operands that it leaves out are drawn.
+            gives a dictionary of arrays. Operands that it leaves out are drawn. Of an answer the
+            dictionary itself.
         tolerance: how far outputs may be off, of all or by name: relative to an element or to the
             root mean square of all, whichever is larger; of integers the difference itself. What
             is not named follows from the type (`docs/own-kernel.md`).
@@ -170,6 +173,11 @@ def kernel(
         finite=finite,
         summary=summary,
     )
+
+    try:
+        said = with_answer(said, cache)
+    except InputError as error:
+        raise InputError(f"kernel {name or ''}: {error}".replace(" :", ":")) from error
 
     def made(definition: Definition, write: Callable[[], str]) -> OwnKernel:
         told = {"trials": trials, "timeout": timeout, **options}

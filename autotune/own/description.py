@@ -54,10 +54,10 @@ class Description:
 
     operands: Mapping[str, Shape]
     out: Mapping[str, Shape]
-    reference: str | Callable[..., Any]
+    reference: Any
     parameters: Mapping[str, Values]
     scalars: Mapping[str, float]
-    inputs: Callable[..., Any] | None
+    inputs: Any
     tolerance: float | Mapping[str, float]
     accept: Callable[..., Any] | None
     restrictions: Any
@@ -107,7 +107,7 @@ class Description:
             if self.target not in (None, target):
                 raise InputError(f"target must be {target} for {what}, got {shown(self.target)}")
             self._check(target)
-            defined = self._operation(name, summary, types)
+            defined = self.operation(name, summary, types)
             definition = self._defined(defined, target, dtypes)
             definition.check(self.derived)
             return definition
@@ -178,7 +178,14 @@ class Description:
             },
         )
 
-    def _operation(self, name: str, summary: str, types: Mapping[str, str]) -> Operation:
+    def operation(
+        self, name: str, summary: str = "", types: Mapping[str, str] = MappingProxyType({})
+    ) -> Operation:
+        """What is computed.
+
+        Raises:
+            InputError: its parts do not fit.
+        """
         operands = tuple(self._operands(types))
         outputs = [each for each in operands if each.written]
         if not outputs:
