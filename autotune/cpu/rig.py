@@ -88,7 +88,7 @@ def host_cases(problem: Problem) -> tuple[Case, ...]:
 
 
 def shrunk(problem: Problem) -> tuple[int, ...]:
-    """A problem's sizes, divided by `PROBE_SHRINK`; as they are of an answer, which has no other."""
+    """A problem's sizes, divided by `PROBE_SHRINK`; of an answer, which has no others, as is."""
     if not problem.defined.result.names:
         return problem.shape
     return tuple(max(1, size // PROBE_SHRINK) for size in problem.shape)

@@ -11,7 +11,9 @@ and grid_div_x. Kernel Tuner's arguments, and what they are here:
     restrictions                  restrictions=: texts, lambdas of a dictionary or of names
     block_size_x and its like     block=: any expressions
     grid_div_x, grid_div_y        grid=["ceildiv(N, block_size_x)"]
-    answer, atol, verify          reference=, tolerance=, accept=
+    answer, atol, verify          reference= (or the answer, with inputs= its operands),
+                                  tolerance=, accept=
+    compiler_options              compiler_options=, in which {NAME} is a parameter
     prepared arguments            inputs= makes them; kernel.tune(a, b) takes those of a call
     smem_args                     shared_bytes=
     cmem_args, texmem_args        not offered: pass a pointer
