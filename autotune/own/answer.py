@@ -35,7 +35,8 @@ def with_answer(said: Description, cache: str | Path | None) -> Description:
         CacheError: the file cannot be written.
     """
     reference: Any = said.reference
-    if isinstance(reference, str) or callable(reference):
+    answers = reference if isinstance(reference, (list, tuple)) else [reference]
+    if not any(hasattr(each, "__array__") for each in answers):
         if isinstance(said.inputs, Mapping):
             raise InputError(
                 "inputs must be a function, unless reference is an answer: kernel.tune(a, b) "
@@ -50,7 +51,6 @@ def with_answer(said: Description, cache: str | Path | None) -> Description:
         )
     defined = replace(said, reference=_none, inputs=None).operation("answer")
     names, outputs = [each.name for each in defined.inputs], defined.outputs
-    answers = reference if isinstance(reference, (list, tuple)) else [reference]
     if {*given} != {*names} or len(answers) != len(outputs):
         raise InputError(
             f"an answer must be {len(outputs)} arrays, with the inputs {', '.join(names)}, got "

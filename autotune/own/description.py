@@ -181,7 +181,7 @@ class Description:
     def operation(
         self, name: str, summary: str = "", types: Mapping[str, str] = MappingProxyType({})
     ) -> Operation:
-        """What is computed.
+        """The operation that it describes.
 
         Raises:
             InputError: its parts do not fit.

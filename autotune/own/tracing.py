@@ -25,7 +25,7 @@ _WAYS = 64
 """Ways through a function that are followed, at most."""
 
 Spelled: TypeAlias = "Mapping[str, Sequence[str]]"
-"""What expressions call the values of parameters that are no plain ones."""
+"""Names in expressions of the values of parameters that are no plain ones."""
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
