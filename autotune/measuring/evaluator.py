@@ -211,12 +211,14 @@ class Evaluator:
         self.backend.begin_finals(self.deadline)
         self.prepare(candidates)
         found = [self._prepared(candidate) for candidate in candidates]
+        begun_s = self.deadline.elapsed_s
         measurements = [
             prepared
             if isinstance(prepared, Measurement)
             else self._measure(candidate, prepared, None, self._second_look_s)
             for candidate, prepared in zip(candidates, found, strict=True)
         ]
+        verifying_s = self.deadline.elapsed_s - begun_s
         baseline = self.baseline()
         finalists = {
             position: (prepared.program, self._accuracy(candidates[position]))
@@ -238,6 +240,7 @@ class Evaluator:
             visit_vendor,
             self._turns_s,
             lambda position: self._confirm(*finalists[position], seed),
+            confirming_s=2 * verifying_s,  # on operands that have to be drawn first
             sustained=self._sustained_turns(visits, visit_vendor),
             deadline=self.deadline,
             report=self.report,
@@ -250,14 +253,12 @@ class Evaluator:
 
         None where there is none, or all take too long (`LIBRARY_SHARE`).
         """
-        known = self.backend.baselines.get(self._problem)
-        if known is None and not self._alone:
-            known = self._fastest_vendor()
-            self._alone = known is None
-        if known is None:
-            return None
-        self.backend.baselines[self._problem] = known
-        return known[1]
+        measured, problem = self.backend.baselines, self._problem
+        if problem not in measured and not self._alone:
+            if (found := self._fastest_vendor()) is not None:
+                measured[problem] = found
+            self._alone = found is None
+        return measured[problem][1] if problem in measured else None
 
     def check_baseline(self) -> Baseline | None:
         """The vendor library, measured once more for a moment: the faster time stays.

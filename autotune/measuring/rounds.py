@@ -187,6 +187,7 @@ def hold_rounds(
     budget_s: float,
     confirm: Confirm,
     *,
+    confirming_s: float = 0.0,
     sustained: SustainedTurns | None = None,
     deadline: Deadline | None = None,
     report: Report = silent,
@@ -202,6 +203,7 @@ def hold_rounds(
         visit_baseline: times it; None where it takes no part, as where its calls are too long.
         budget_s: seconds of timed calls, all together.
         confirm: called after these turns, for those that took them all.
+        confirming_s: seconds that this may take: as far as the run has twice that, no turn does.
         sustained: holds the best without a pause in the time that is left, and judges every turn;
             those that are too brief it leaves out.
         deadline: of the run.
@@ -215,7 +217,9 @@ def hold_rounds(
     if not visits:
         return conclude(measurements, [None] * len(measurements), baseline, None)
     theirs = [] if visit_baseline is None else [visit_baseline]
-    turns = take_turns([*visits.values(), *theirs], budget_s, deadline=deadline, report=report)
+    run = deadline or Deadline()
+    with run.keeping(min(confirming_s, run.remaining_s / 2)):
+        turns = take_turns([*visits.values(), *theirs], budget_s, deadline=run, report=report)
     by_position = dict(zip(visits, turns, strict=False))
     medians = {
         position: median(_costs(own, measurements[position].error, score, objective))

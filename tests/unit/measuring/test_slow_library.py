@@ -29,6 +29,7 @@ from autotune.measuring.messages import (
     DescribeBaseline,
     Evaluate,
     Evaluated,
+    Redraw,
     Vendor,
     Visit,
 )
@@ -52,13 +53,22 @@ class SlowLibraries:
     holds = True
     turns = Turns()
 
-    def __init__(self, vendors: Sequence[Vendor], seconds: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        vendors: Sequence[Vendor],
+        seconds: Mapping[str, float],
+        verify_s: float = 0.0,
+        turn_s: float = 0.0,
+    ) -> None:
         self.baselines: dict[Any, Any] = {}
         self.now_s = 0.0
         self.library_s = 0.0
         self.lost = 0
         self._vendors = tuple(vendors)
         self._seconds = seconds
+        self._verify_s = verify_s
+        self._drawn: Redraw | None = None
+        self._turn_s = turn_s
 
     def is_ready(self, candidate: Any) -> bool:
         return True
@@ -78,7 +88,7 @@ class SlowLibraries:
                 return self._vendors
             case Visit():
                 call_s = self._seconds.get(request.program.digest, KERNEL_S)
-                turn_s = max(call_s, request.budget_s)
+                turn_s = max(call_s, request.budget_s, self._turn_s)
                 took_s = min(turn_s, timeout_s, run.remaining_s)
                 self.now_s += took_s
                 self.library_s += took_s * (request.program.digest in self._seconds)
@@ -88,6 +98,11 @@ class SlowLibraries:
                 if run.over:
                     raise OutOfTimeError("over")
                 return Failure(FailureKind.TIMED_OUT, "took too long")
+        if request != self._drawn:  # of one seed operands are drawn once
+            self.now_s += min(self._verify_s, run.remaining_s)
+        self._drawn = request if isinstance(request, Redraw) else self._drawn
+        if run.over:
+            raise OutOfTimeError("over")
         return REPLIES.get(type(request))
 
     def evaluator(self, folder: Path, limit_s: float) -> Evaluator:
@@ -147,6 +162,15 @@ def test_a_slow_library_takes_no_turns_of_finals(
     assert finals.baseline is not None
     assert (backend.library_s > before_s) is (library_s <= LIBRARY_SHARE * left_s)
     assert backend.lost == 0
+
+
+@pytest.mark.parametrize("left_s", [17.0, 30.0, 100.0])
+def test_turns_of_finals_leave_time_to_verify_again(folder: Path, left_s: float) -> None:
+    """However long they take beside timed calls."""
+    backend = SlowLibraries([], {}, verify_s=2.0, turn_s=1.5)
+    finals = backend.evaluator(folder, left_s).finals([suspect(), suspect(step=2)])
+    assert [each.outcome for each in finals.measurements] == [Outcome.OK, Outcome.OK]
+    assert 1 <= len(finals.rounds[0]) == len(finals.rounds[1])
 
 
 def test_an_unlimited_run_has_no_share(folder: Path) -> None:
