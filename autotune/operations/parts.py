@@ -144,7 +144,7 @@ def plain_strides(
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         found.append(least if size == 1 else stride)
         least = found[-1] * size
-    if found[0] != 1:
+    if found and found[0] != 1:
         return None
     apart = [(step, size) for step, size in zip(found, reversed(shape), strict=True) if size > 1]
     if shared and len(shape) > 2 and apart and apart[-1][0] == 0:

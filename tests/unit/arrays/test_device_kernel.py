@@ -31,8 +31,11 @@ from autotune.arrays.libraries import library_of, memory_of
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import OperandError
 from autotune.gpu.arrays import kernel as streams
-from autotune.gpu.arrays.kernel import DeviceProduct
+from autotune.gpu.arrays.kernel import DeviceKernel, DeviceProduct
+from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand
 from autotune.operations.problem import Gemm
+from autotune.operations.python_reference import PythonReference
 
 PROBLEM = Gemm(4, 5, 6)
 KINDS = ("torch", "cupy", "interface", "dlpack", "old dlpack")
@@ -606,3 +609,18 @@ def test_beta_needs_out_on_the_host() -> None:
     a, b, _ = operands()
     with pytest.raises(OperandError, match="pass out="):
         check_operands(PROBLEM, (a, b), None, {"beta": 0.5})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_output_may_be_a_single_number(calls: Calls, kind: str) -> None:
+    x, total = np.ones(5, np.float32), np.zeros((), np.float32)
+    operands = (Operand("x", ("N",)), Operand("total", (), written=True))
+    reference = PythonReference("summed", "def summed(x):\n    return x.sum()\n")
+    operation = Operation("sum_of", ("N",), operands, reference, "N")
+    kernel = DeviceKernel(operation.problem(N=5, dtype="float32"), calls.load_on)
+    out = make(kind, total)
+    assert kernel(make(kind, x), out=out) is out
+    ((_, address, written, *_),) = calls.launches
+    assert (address, written) == (x.ctypes.data, total.ctypes.data)
+    with pytest.raises(OperandError, match=r"out must have shape \(\), got \(1,\)"):
+        kernel(make(kind, x), out=make(kind, np.zeros(1, np.float32)))
