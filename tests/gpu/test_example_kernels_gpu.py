@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from example_kernels import NAMES, agree, expected, kernel, module
+from example_kernels import KERNEL_TUNERS, NAMES, agree, expected, kernel, module, source
 
 # Of CuPy while it is imported.
 pytestmark = [
@@ -26,6 +28,39 @@ def test_an_example_is_tuned_on_a_gpu(name: str, monkeypatch: pytest.MonkeyPatch
     found = kernel(module(name), "cuda")(*map(cupy.array, given))
     several = found if isinstance(found, tuple) else (found,)
     agree(tuple(map(cupy.asnumpy, several)), wanted, 1e-9, least=name == "quantisation")
+
+
+OPERANDS: dict[str, Callable[[np.random.Generator], tuple[Any, ...]]] = {
+    "vector_add": lambda rng: (rng.random(1000), rng.random(1000)),
+    "convolution": lambda rng: (rng.random((80, 90)), rng.random((17, 17))),
+    "matmul": lambda rng: (rng.random((70, 50)), rng.random((50, 90))),
+    "reduction": lambda rng: (rng.random(5000),),
+    "pnpoly": lambda rng: (
+        *reversed(module("kernels", "kernel_tuner").ring(rng, 999, 60).values()),
+    ),
+    "expdist": lambda rng: (
+        *(rng.random((99, 2)), rng.random((77, 2))),
+        *(0.1 + rng.random(99), 0.1 + rng.random(77)),
+    ),
+}
+"""Of the kernels that Kernel Tuner's users know."""
+
+
+@pytest.mark.parametrize("name", KERNEL_TUNERS)
+def test_an_example_of_kernel_tuner_is_tuned_on_a_gpu(name: str, tmp_path: Path) -> None:
+    cupy: Any = pytest.importorskip("cupy")
+    own = source(f"kernel_tuner/{name}")
+    own._cache = tmp_path
+    given = OPERANDS[name](np.random.default_rng(3))
+    inputs = dict(zip((each.name for each in own.operation.inputs), given, strict=True))
+    wanted = own.operation.result.evaluate(inputs)
+    own.tune(*map(cupy.asarray, given), trials=2, timeout=60)
+    found = cupy.asnumpy(own(*map(cupy.asarray, given)))
+    assert found.shape == np.shape(wanted)
+    if name == "pnpoly":
+        assert np.mean(found != wanted) < 1e-2
+    else:
+        agree(found, (wanted,), 1e-9)
 
 
 def test_an_operator_of_pytorch_is_captured() -> None:
