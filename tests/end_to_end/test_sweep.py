@@ -85,6 +85,13 @@ def test_a_report_knows_where_and_how_it_was_swept(whole: SweepResult, cache: Pa
     assert dict(funnel.stages)["valid on the device"] == whole.size
 
 
+def test_a_sweep_knows_the_library_that_it_met(whole: SweepResult) -> None:
+    library = whole.provenance["baseline"]
+    assert library["name"].startswith("NumPy") or "BLAS" in library["name"]
+    assert library["median_s"] > 0
+    assert whole.provenance["budget_s"] == BRIEF.budget_s
+
+
 def test_a_complete_sweep_comes_back_at_once(whole: SweepResult, cache: Path) -> None:
     again = sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache)
     assert again.measured == whole.measured
@@ -251,6 +258,8 @@ def test_a_sweep_keeps_raw_samples_and_where_they_are_from(
     provenance = document["provenance"]
     known = {"created", "version", "fingerprint", "limits", "toolchain", "state", "families"}
     assert known <= provenance.keys()
+    assert 0 < provenance["budget_s"] < 1
+    assert 0 < provenance["interval"] < 1
     # The space, without the family.
     space = read_space(file)
     stored = read_study(whole.study, None, CacheLocations.at(cache).studies)

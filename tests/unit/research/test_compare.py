@@ -166,7 +166,7 @@ def test_a_data_set_has_all_that_a_study_of_it_needs(name: str, own_cache: Path)
     study = Finder(CacheLocations.at(own_cache)).find(str(datasets.path(name)))
     left = dict(funnel_of(study).stages)
     assert left["all combinations of values"] > left["valid on the device"] == space.size
-    assert space.size >= left["tried"] == recorded.size >= 50
+    assert space.size >= left["tried"] == recorded.size >= 90
     assert left["timed to the end"] == recorded.size - recorded.failures
     with open_recording(datasets.path(name)) as recording:
         entries = list(recording.entries)
@@ -177,7 +177,7 @@ def test_a_data_set_has_all_that_a_study_of_it_needs(name: str, own_cache: Path)
         assert entry.value is None or len(entry.samples) >= 5
         if on_gpu and entry.value is not None:
             assert entry.details.keys() >= OF_A_GPU
-            assert float(entry.details["sm_clock_mhz"]) > 100
+            assert entry.details["sm_clock_mhz"] > 100
     if on_gpu:
         assert any(entry.details.get("compile_s", 0) > 0 for entry in entries)
     assert Searcher(space, "random", 0).ask() in space
