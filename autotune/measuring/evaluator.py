@@ -60,7 +60,7 @@ __all__ = [
     "silent",
 ]
 
-LIBRARY_SHARE, LIBRARY_S = 0.25, 2.0
+LIBRARY_SHARE, LIBRARY_S = 0.25, 5.0
 """Of what remains of a run, what timing vendor libraries may take (but so many seconds in any
 case), and what one call may for a library to take turns in finals. The rest is the candidates'."""
 
@@ -230,7 +230,7 @@ class Evaluator:
             for position, finalist in finalists.items()
         }
         vendor, visit_vendor = self.backend.baselines.get(self._problem), None
-        if vendor is not None and vendor[1].median_s <= self._share_s:
+        if vendor is not None and vendor[1].median_s <= LIBRARY_SHARE * self.deadline.remaining_s:
             visit_vendor = functools.partial(self._visit, vendor[0], "ieee")
         seed = next(self._fresh)
         return hold_rounds(
@@ -312,13 +312,15 @@ class Evaluator:
     def _fastest_vendor(self) -> tuple[Vendor, Baseline] | None:
         vendors = self._insist(DescribeBaseline())
         best: tuple[Vendor, Baseline] | None = None
-        until_s = self.deadline.elapsed_s + max(LIBRARY_S, self._share_s)
+        share_s = max(LIBRARY_S, LIBRARY_SHARE * self.deadline.planned_s)
+        until_s, took_s = self.deadline.elapsed_s + share_s, 0.0
         for vendor in vendors if isinstance(vendors, tuple) else ():
-            left_s = until_s - self.deadline.elapsed_s
+            begun_s = self.deadline.elapsed_s
             # Who is cut off costs a process, and operands that are drawn again.
-            if min(left_s, self.effort.timeout_s) <= vendor.about_s:
+            if min(until_s - begun_s, self.effort.timeout_s) <= max(vendor.about_s, took_s):
                 continue
-            turn = self._visit(vendor, "ieee", self.effort.budget_s, most_s=left_s)
+            turn = self._visit(vendor, "ieee", self.effort.budget_s, most_s=until_s - begun_s)
+            took_s = self.deadline.elapsed_s - begun_s
             if isinstance(turn, Measurement):
                 continue
             found = Baseline(
@@ -330,17 +332,12 @@ class Evaluator:
                 error_norm=turn.observed.get(ERROR_NORM),
             )
             left_s = until_s - self.deadline.elapsed_s
-            if scatter("the library", turn.median_s, turn.interval_s) and left_s > 0:
+            if scatter("the library", turn.median_s, turn.interval_s) and left_s > took_s:
                 again = self._visit(vendor, "ieee", self.effort.budget_s, most_s=left_s)
                 found = faster(found, again)
             if best is None or found.median_s < best[1].median_s:
                 best = vendor, found
         return best
-
-    @property
-    def _share_s(self) -> float:
-        """Seconds that are the vendor libraries', of those that remain."""
-        return LIBRARY_SHARE * self.deadline.remaining_s
 
     @property
     def _second_look_s(self) -> float:
