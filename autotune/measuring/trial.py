@@ -232,7 +232,10 @@ class Trials:
         expected_s = bench.again() if first_s < BRIEF_S else first_s
         left_s = max(0.0, deadline - self._rig.now() - first_s)
         stop = Stop(request.budget_s, self._effort.interval, left_s, race.behind)
-        series = _observed(bench, expected_s, stop, self._observers)
+        if left_s or self._observers:
+            series = _observed(bench, expected_s, stop, self._observers)
+        else:  # a call of seconds, which two more follow for what they leave
+            series = Series(first_s, (first_s, first_s), 1)
         details = {**bench.observe(series, stop), **series.observed}
         if wrong := standing.fault(bench.judge_last(standing.accuracy), _REPEATED):
             return wrong

@@ -263,14 +263,35 @@ class HostStopwatch:
     stream = None
     busy_at = 0.0
 
+    def __init__(self, launch_s: float = 3e-4) -> None:
+        self._launch_s = launch_s
+
     def once(self, enqueue: Callable[[], None]) -> float:
         enqueue()
-        return 3e-4
+        return self._launch_s
 
     def samples(self, enqueue: Callable[[], None], launches: int, count: int) -> list[float]:
         for _ in range(count):
             enqueue()
-        return [3e-4] * count
+        return [self._launch_s] * count
+
+
+@pytest.mark.parametrize(("launch_s", "launches"), [(0.2, 3), (5.0, 2)])
+def test_long_launches_are_not_made_twice_to_be_past_their_code(
+    check: DeviceCheck, launch_s: float, launches: int
+) -> None:
+    """As a library's first turn begins; the last one is timed."""
+    made: list[int] = []
+
+    def launch(a: int, *rest: Any, stream: Any) -> None:
+        made.append(a)
+
+    bench = ProblemBench(check, launch, HostStopwatch(launch_s), dict)
+    bench.stopwatch.busy_at = float("inf")  # it has not idled
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("autotune.gpu.measure.bench.STEADY_S", 0.0)
+        assert bench.settle() == launch_s
+    assert len(made) == launches
 
 
 @pytest.mark.parametrize("sets", [1, 3])

@@ -1,10 +1,12 @@
-"""Libraries whose calls are long: what they take is bounded, and the rest is the candidates'."""
+"""Calls that are long, of libraries and of kernels: what they take of a run is bounded."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -34,9 +36,14 @@ from autotune.measuring.messages import (
     Visit,
 )
 from autotune.measuring.processes import Failure, FailureKind
+from autotune.measuring.rig import Pace
+from autotune.measuring.timing import UNKNOWN, Stop, time_calls
+from autotune.measuring.trial import Trials
+from autotune.operations.verification import Verdict
 
 TIMEOUT_S = 20.0
 KERNEL_S = 1e-3
+PROGRAM = Vendor("kernel", 1, {})
 REPLIES: dict[type, Any] = {
     Evaluate: Evaluated(Measurement(Outcome.OK, KERNEL_S, (KERNEL_S, KERNEL_S), 3, 0.1)),
     Confirm: Evaluated(Measurement(Outcome.OK, error=0.2)),
@@ -80,7 +87,7 @@ class SlowLibraries:
     def close(self) -> None: ...
 
     def prepared(self, candidate: Any, *given: Any) -> Any:
-        return Prepared(Vendor("kernel", 1, {}))
+        return Prepared(PROGRAM)
 
     def ask(self, request: Any, timeout_s: float, run: Deadline) -> Any:
         match request:
@@ -163,6 +170,57 @@ def test_a_slow_library_takes_no_turns_of_finals(
     assert finals.baseline is not None
     assert (backend.library_s > before_s) is (library_s <= LIBRARY_SHARE * left_s)
     assert backend.lost == 0
+
+
+class LongCalls:
+    """A rig, a program and its operands in one, in a time of its own, whose calls are long."""
+
+    problem, contents, pace, ceiling = Gemm(8, 8, 8), 2, Pace(), UNKNOWN
+
+    def __init__(self, call_s: float) -> None:
+        self.now_s = 0.0
+        self._call_s = call_s
+        self.judged = 0
+
+    def now(self) -> float:
+        return self.now_s
+
+    @contextlib.contextmanager
+    def load(self, program: Any, *, keep: bool) -> Iterator[Any]:
+        yield SimpleNamespace(
+            cases=(), probe=lambda best_s: None, problem=lambda: contextlib.nullcontext(self)
+        )
+
+    def turn(self) -> None: ...
+
+    def once(self) -> float:
+        self.now_s += self._call_s
+        return self._call_s
+
+    settle = again = once
+
+    def series(self, expected_s: float, stop: Stop) -> Series:
+        return time_calls(self.once, expected_s, stop, clock=lambda: round(1e9 * self.now_s))
+
+    def judge(self, accuracy: str) -> Verdict:
+        self.judged += 1
+        return Verdict(0.0)
+
+    judge_last = judge
+
+    def observe(self, series: Series, stop: Stop) -> dict[str, float]:
+        return {}
+
+
+@pytest.mark.parametrize("call_s", [1e-3, 0.2, 2.0, 4.0, 5.0, 6.5])
+def test_a_trial_of_long_calls_ends_before_it_is_killed(call_s: float) -> None:
+    rig = LongCalls(call_s)
+    reply = Trials(cast("Any", rig), Effort())(Evaluate(PROGRAM, "ieee", None, 0.3, 0))
+    assert isinstance(reply, Evaluated)
+    assert reply.measurement.ok
+    assert reply.measurement.median_s == pytest.approx(call_s)
+    assert rig.now_s < TIMEOUT_S == Effort().timeout_s
+    assert rig.judged == 4  # before it is timed, after, and twice once operands have changed
 
 
 @pytest.mark.parametrize("left_s", [17.0, 30.0, 100.0])
