@@ -310,6 +310,7 @@ LAUNCHED = {"source": DOTS, "grid": ["M"], "block": [32], "name": "dots"}
         ({"operands": {"H": "MxH"}}, r"operands must not repeat 'H', 'H' in sizes already"),
         ({"operands": {"a": "M", "A": "M"}}, r"operands must not repeat 'A', 'a' in operands .*:"),
         ({"scalars": {"out": 1.0}}, r"scalars must not be called 'out', .*: call it 'out_', say"),
+        ({"until": 2}, r"until must be a probability between 0 and 1"),
         ({"operands": {"A": ()}}, r"A must have 1 to 5 dimensions, got \(\): one number is"),
     ],
 )
