@@ -57,12 +57,15 @@ def tf32():
 
 
 @torch.no_grad()
-def measure(block, x, exact):
+def measure(block, x, exact, seconds):
     """Milliseconds of a call, and the error's norm relative to the exact result's."""
-    for _ in range(ROUNDS):  # kernels and the library take turns in the first calls
-        y = block(x)
     wait = torch.cuda.synchronize if x.is_cuda else lambda: None
-    wait()
+    begin = time.perf_counter()
+    while True:  # kernels are compiled, and take turns with the library, in the first calls
+        y = block(x)
+        wait()
+        if time.perf_counter() - begin > seconds:
+            break
     begin = time.perf_counter()
     for _ in range(ROUNDS):
         y = block(x)
@@ -79,6 +82,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--width", type=int, default=4096)
     parser.add_argument("--heads", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=30, help="of calls that are not timed")
     said = parser.parse_args()
 
     torch.manual_seed(0)
@@ -87,16 +91,19 @@ def main() -> None:
     with torch.no_grad():
         exact = copy.deepcopy(block).double()(x.double())
     ways = {
-        "float32": contextlib.nullcontext(),
-        "TF32": tf32(),
-        "fp32-normwise": use_tuned(accuracy="fp32-normwise", devices=[said.device]),
+        "float32": (contextlib.nullcontext(), 0.5),
+        "TF32": (tf32(), 0.5),
+        "fp32-normwise": (
+            use_tuned(accuracy="fp32-normwise", devices=[said.device]),
+            said.seconds,
+        ),
     }
     print(f"{said.tokens} tokens of {said.width} on {said.device}")
     print(f"{'products':<14} {'ms':>8} {'speed':>6} {'error':>9}")
     usual = None
-    for name, way in ways.items():
+    for name, (way, seconds) in ways.items():
         with way:
-            milliseconds, error = measure(block, x, exact)
+            milliseconds, error = measure(block, x, exact, seconds)
         usual = usual or milliseconds
         print(f"{name:<14} {milliseconds:8.2f} {usual / milliseconds:6.2f} {error:9.1e}")
 

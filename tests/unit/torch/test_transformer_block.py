@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "accuracy" / "transformer_blo
 def test_errors_of_all_ways_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = "--device cpu --tokens 24 --width 64 --heads 4"
+    said = "--device cpu --tokens 24 --width 64 --heads 4 --seconds 0.1"
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *said.split()])
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     title, head, *rows = capsys.readouterr().out.splitlines()
