@@ -112,9 +112,9 @@ def _statistical(eps: float, sizes: tuple[int, ...]) -> float:
       A single accumulator loses 0.3 n u.
     - Six products of three bfloat16 parts: all of 24 bits; with an addition every 64 steps the
       same 24 instructions.
-    - Six products of three signed bytes each: sums are exact, and the products that are left out
-      come to 0.5 sqrt(n) u of the product of the largest elements where low digits are as good as
-      random; 2 n u where they are not.
+    - Not six products of three signed bytes each, whose sums are exact: the products that are left
+      out come to 0.5 sqrt(n) u of the product of the largest elements where low digits are as good
+      as random, and to 2 n u where they are not. An outlier among equal elements has it all.
     - Ozaki II: operands are rounded to integers, by half of one, so scaled that
       ||a_i|| ||b_j|| <= P / 2, P the product of the moduli. All else is exact. If all roundings of
       a row have one sign, the error is sqrt(n) / sqrt(P / 2), twice that where a norm is just past

@@ -43,6 +43,14 @@ def _constant(rng: np.random.Generator, sizes: Sizes, _: np.finfo[Any]) -> Facto
     return np.repeat(a, n, axis=1), np.repeat(b, n, axis=0)
 
 
+def _outliers(rng: np.random.Generator, sizes: Sizes, about: np.finfo[Any]) -> Factors:
+    """The same with one element of each 2^8 times as large: digits left out have one sign, too."""
+    a, b = _constant(rng, sizes, about)
+    a[:, 0] *= 2**8
+    b[-1] *= 2**8
+    return a, b
+
+
 def _octaves(rng: np.random.Generator, sizes: Sizes, _: np.finfo[Any]) -> Factors:
     """40 octaves in every row: single products dominate, so that no errors average out."""
     m, n, k = sizes
@@ -98,6 +106,7 @@ POSITIVE, SUBNORMAL = "positive", "subnormal"
 DRAWS: Mapping[str, Callable[[np.random.Generator, Sizes, np.finfo[Any]], Factors]] = {
     POSITIVE: _positive,
     "constant": _constant,
+    "outliers": _outliers,
     "octaves": _octaves,
     "graded rows": _rows,
     "graded reduction": _reduction,

@@ -213,12 +213,11 @@ bf16x6 = scaled(in_parts(8, 3, 6, 64, 2.0**-133))
 
 KEPT = {
     ("fp32-normwise", "fp16x3, promoted every 128"): fp16x3,
-    ("fp32-normwise", "int8x6"): bytes3(6),
+    ("fp32-normwise", "int8x8"): bytes3(8),
     ("fp32-normwise", "bf16x6, promoted every 64"): bf16x6,
     ("fp32", "bf16x6, promoted every 64"): bf16x6,
     ("fp32", "tf32x3, promoted every 64"): scaled(in_parts(11, 2, 3, 64)),
     ("tf32", "one TF32 product"): in_parts(11, 1, 1, None),
-    ("tf32", "int8x3"): bytes3(3),
     ("tf32", "fp16x3"): fp16x3,
     ("fp64", "Ozaki II, 15 moduli"): integers(15),
     ("fp64", "Ozaki II, 14 moduli"): integers(14),
@@ -237,15 +236,14 @@ BROKEN = {
             "bf16x6, one accumulator": scaled(in_parts(8, 3, 6, None)),
             "tf32x3, one accumulator": scaled(in_parts(11, 2, 3, None)),
             "int8x3": bytes3(3),
-            "int8x5": bytes3(5),
+            "int8x6": bytes3(6),
             "fp16x2": scaled(in_parts(11, 2, 2, 128, 2.0**-24), 15),
             "fp16x3 without scales": in_parts(11, 2, 3, 128, 2.0**-24),
         }.items()
     },
     ("fp32", "fp16x3, promoted every 128"): fp16x3,
-    ("fp32", "int8x6"): bytes3(6),
     ("tf32", "one bfloat16 product"): in_parts(8, 1, 1, 64),
-    ("tf32", "int8x1"): bytes3(1),
+    ("tf32", "int8x3"): bytes3(3),
     ("fp64", "Ozaki II, 13 moduli"): integers(13),
     ("fp64", "float32"): chain,
 }
