@@ -59,6 +59,9 @@ MOST_FLOPS = 1e11
 """Operations of the largest product of which all turns are taken in one call: some
 milliseconds."""
 
+_MOST_ROUNDS = 2 * (ENOUGH + 1)
+"""Turns of each in one call: a slow host spoils some."""
+
 _UNTIMED = 1
 """Calls before any is timed: a shape that is used once costs nothing."""
 
@@ -235,7 +238,7 @@ class Contest:
 
         self._is_settling = True
         try:
-            for _ in range(ENOUGH + 1):
+            for _ in range(_MOST_ROUNDS):
                 for one in [one for one in self._contestants if not one.is_out]:
                     self._time(one, ours, theirs, time)
                 self._judge()

@@ -74,39 +74,49 @@ class DeviceClock:
         result = call()
         with activated(device):
             end = driver().mark(stream, timed=True)
-        late_s = time.perf_counter() - begin_s - cycles / _HIGHEST_CLOCK
-        if late_s > 0:  # a slow host: hold the GPU longer, the next time
-            self._cycles = min(2 * cycles, _MOST_CYCLES)
+        late_s = self._late_s(begin_s, cycles)
         return result, functools.partial(_seconds, device, begin, end, late_s)
 
     def time_cold(self, call: Callable[[], Any], like: Any) -> float:
         """See `Clock.time_cold`: other memory is read before each call, and alone for comparison.
 
-        Reading leaves caches without anything that must be written back, and gives the host time
-        to launch the call, whose kernels then follow others as they do in a program.
+        Reading leaves caches without anything that must be written back. The GPU is held until
+        all is enqueued, so that kernels follow each other as they do in a program.
         """
         library = library_of(like)
         stream = library.current_stream(like)
         other = library.empty(like, (_CACHE_BYTES // 4,), "float32")
         place = describe("other", other, stream)
+        device, cycles = place.device, self._cycles
         arguments = struct.pack("<QQ", place.address, _CACHE_BYTES)
 
         def run(call: Callable[[], Any], times: int = _COLD_CALLS) -> Event:
             for _ in range(times):
-                with activated(place.device):
-                    reader(place.device)(arguments, stream)
+                with activated(device):
+                    reader(device)(arguments, stream)
                 call()
-            with activated(place.device):
+            with activated(device):
                 return driver().mark(stream, timed=True)
 
         if time.monotonic() - self._awake_s > _AWAKE_S:
             run(lambda: None, _READS_TO_WAKE)
+        with activated(device):
+            delay(device)(struct.pack("<Q", cycles), stream)
+        begin_s = time.perf_counter()
         first, begin, end = run(lambda: None), run(lambda: None), run(call)
-        with activated(place.device):
+        is_late = self._late_s(begin_s, cycles) > 0
+        with activated(device):
             driver().finish(stream)
             self._awake_s = time.monotonic()
             alone, both = begin.time_since(first), end.time_since(begin)
-        return (both - alone) / _COLD_CALLS / 1e3 if both > alone else math.nan
+        return math.nan if is_late or both <= alone else (both - alone) / _COLD_CALLS / 1e3
+
+    def _late_s(self, begin_s: float, cycles: int) -> float:
+        """Seconds by which the host was too slow for a delay; the next one is longer then."""
+        late_s = time.perf_counter() - begin_s - cycles / _HIGHEST_CLOCK
+        if late_s > 0:
+            self._cycles = max(self._cycles, min(2 * cycles, _MOST_CYCLES))
+        return late_s
 
 
 @session.cached()
