@@ -207,6 +207,45 @@ def test_clusters_share_tiles_and_reductions(
     check("wgmma", "square", case, folder, early, sk=64, splits=2, **changed)
 
 
+SWAPPED = {
+    "turns": {"sk": 72, "ping_pong": 1},
+    "parts": {"sk": 40, "splits": 2},
+    "cluster": {"sk": 72, "cluster_k": 2},
+    "crossed": {"sk": 48, "cluster_m": 2, "cluster_k": 2},
+    "reduced": {"sk": 24, "cluster_n": 2},
+    "reduced in clusters": {"sk": 32, "cluster_m": 2, "cluster_n": 4, "splits": 2},
+}
+"""Programs that multiply C' = B' A', their rows in steps of 8."""
+
+
+@EARLY
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("program", SWAPPED)
+def test_roles_are_swapped(program: str, layout: str, early: bool, folder: Path) -> None:
+    columns = 200 if layout in ("nn", "tn") else 201  # rows of C begin anywhere
+    rows = 139 if layout in ("nn", "nt") else 136
+    case = Case(rows, 456, columns, "bfloat16", layout, (8, 8, 0), alpha=0.5, beta=0.5)
+    base = {"swapped": 1, "sm": 128, "stages": 4, "cluster_m": 1, "cluster_k": 1}
+    check("wgmma", "square", case, folder, early, **(base | SWAPPED[program]))
+
+
+@EARLY
+def test_swapped_roles_of_other_results(early: bool, folder: Path) -> None:
+    wide = Case(30, 200, 133, "float16", "nt", (0, 0, 3), beta=-1.0, out_dtype="float32")
+    base = {"swapped": 1, "sm": 128, "sk": 16, "cluster_m": 1}
+    check("wgmma", "square", wide, folder, early, **base)
+    special = Case(30, 200, 132, "bfloat16", "nt", special=True)
+    check("wgmma", "square", special, folder, early, **base)
+    check(
+        "wgmma_tf32",
+        "square",
+        Case(20, 100, 132, "float32", "nt", (0, 4, 0)),
+        folder,
+        early,
+        **base,
+    )
+
+
 @EARLY
 @pytest.mark.parametrize("splits", [3, 7])
 def test_parts_of_the_reduction(splits: int, early: bool, folder: Path) -> None:
