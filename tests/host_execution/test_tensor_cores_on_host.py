@@ -182,6 +182,20 @@ def test_presets(preset: str, case: Case, folder: Path) -> None:
         check("wgmma", preset, case, folder, early)
 
 
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("sizes", [(300, 72, 264), (34, 80, 172), (36, 72, 48)], ids=str)
+@pytest.mark.parametrize("swapped", [0, 1])
+def test_tiles_end_with_their_matrices(
+    swapped: int, sizes: tuple[int, int, int], layout: str, folder: Path
+) -> None:
+    """The last ones begin earlier, or are small, or belong to nobody: all by boxes in place."""
+    m, n, k = sizes
+    stored = n if layout[0] == "n" else m, k if layout[1] == "n" else n
+    case = Case(m, n, k, "bfloat16", layout, (-stored[0] % 8, -stored[1] % 8, 0))
+    changed = {"swapped": swapped, "cluster_m": 2, "cluster_k": 1, "sk": 112 - 32 * swapped}
+    check("wgmma", "square", case, folder, False, **changed)
+
+
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("shared", ["cluster_m", "cluster_k"])
