@@ -251,13 +251,15 @@ def sweep(
 def _provenance(context: TuningContext, run: Run, trials: TrialRun) -> dict[str, Any]:
     """Origin of measurements, as JSON-able values."""
     families = {name: context.families[name] for name in context.union.spaces}
-    effort, library = trials.evaluator.effort, trials.baseline
+    # Evaluators of other packages need not say it.
+    effort = getattr(trials.evaluator, "effort", run.effort)
+    library = trials.baseline
     return {
         "created": checks.utc_now(),
         **context.surroundings,
         "objective": run.objective.name,
-        "budget_s": effort.budget_s,
-        "interval": effort.interval,
+        "budget_s": effort and effort.budget_s,
+        "interval": effort and effort.interval,
         "most_samples": SAMPLES,
         "baseline": library and {"name": library.name, "median_s": library.median_s},
         "families": {name: {"digest": family.digest} for name, family in families.items()},
