@@ -197,7 +197,9 @@ def new_contest(
     """
     found, _ = _contenders(problem, target)
     clock = _clock(target) if timed else None
-    return Contest(problem, target, library, found, clock, kept=False) if found else None
+    if not found:
+        return None
+    return Contest(problem, target, library, _taking_part(found, target), clock, kept=False)
 
 
 def measured_kernel(problem: Problem, target: str, caller: str) -> Kernel | None:
@@ -261,7 +263,8 @@ def _make_contest(problem: Problem, target: str, library: str) -> tuple[Contest 
         kernel = load(problem, target, match="nearest")
         return Contest.won_by(problem, target, kernel), known
     clock = _clock(target) if faster is None else None
-    return Contest(problem, target, library, found, clock, used=used), known
+    taking_part = _taking_part(found, target)
+    return Contest(problem, target, library, taking_part, clock, used=used), known
 
 
 def _find_known(problem: Problem, target: str) -> tuple[Kernel | None, str]:
@@ -284,12 +287,16 @@ def _contenders(problem: Problem, target: str) -> tuple[Sequence[Contender], str
         chosen, request = make_target(target), request_of(problem, target, match="nearest")
         if (reason := refusal(chosen, request)) is not None:
             return (), reason
-        found = contenders(chosen, request, MOST_CONTENDERS)
-        more = found[CONTENDERS:] if target != "cpu" else ()
-        return [*found[:CONTENDERS], *(each for each in more if each.job is None)], ""
+        return contenders(chosen, request, MOST_CONTENDERS), ""
     except AutotuneError as error:  # programs must not end for what they can do without
         warn_once(f"products on target {target} are left to their libraries: {error}")
         return (), str(error)
+
+
+def _taking_part(found: Sequence[Contender], target: str) -> list[Contender]:
+    """Those that take turns: of many, the first ones, and on a GPU others that are compiled."""
+    more = found[CONTENDERS:] if target != "cpu" else ()
+    return [*found[:CONTENDERS], *(each for each in more if each.job is None)]
 
 
 def _knowledge(
