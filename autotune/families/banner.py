@@ -106,7 +106,8 @@ def launch_lines(family: KernelFamily, constants: Mapping[str, Value], layout: s
                 f"{told(region.rows)} x {told(region.columns)} {region.dtype}, rows "
                 f"{told(region.leading)} apart, at byte {told(region.offset)} of the workspace"
             )
-        swizzled = f", swizzled in {each.swizzle} bytes" if each.swizzle else ""
+        swizzle = told(each.swizzle)
+        swizzled = f", swizzled in {swizzle} bytes" if swizzle != "0" else ""
         rounded = f", rounded to {each.rounded}" if each.rounded else ""
         lines.append(f"  {each.argument}: boxes of {size} of {of}{swizzled}{rounded}")
     lines += [*auxiliary("before", launch.before), *auxiliary("after", launch.after)]

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 ONE, ZERO = Expression.parse("1"), Expression.parse("0")
 
+SWIZZLES = (0, 32, 64, 128)
+"""Bytes of the rows within which hardware permutes what it copies."""
+
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryKernel:
@@ -67,7 +70,7 @@ class TensorMap:
         transposed_box: the same where the layout says that it is stored transposed; None where
             that makes no difference.
         swizzle: bytes of the rows within which a box's pieces of 16 bytes are permuted in shared
-            memory; 0 leaves them in order.
+            memory: one of `SWIZZLES`, of which 0 leaves them in order.
         rounded: what elements are rounded to on their way ("tf32"); empty for nothing.
         when: where this is false kernels are not given it; it follows from what is compiled in.
         region: the region of the workspace; None for an operand.
@@ -76,7 +79,7 @@ class TensorMap:
     operand: str
     box: tuple[Expression, ...]
     transposed_box: tuple[Expression, ...] | None = None
-    swizzle: int = 0
+    swizzle: Expression = ZERO
     rounded: str = ""
     when: Expression = ONE
     region: Region | None = None
@@ -88,12 +91,12 @@ class TensorMap:
 
     @property
     def expressions(self) -> tuple[Expression, ...]:
-        """The boxes, and offset, rows, columns and leading dimension of the region."""
+        """The boxes, the swizzle, and offset, rows, columns, leading dimension of the region."""
         where = self.region
         of_region = (
             () if where is None else (where.offset, where.rows, where.columns, where.leading)
         )
-        return (*self.box, *(self.transposed_box or ()), *of_region)
+        return (*self.box, *(self.transposed_box or ()), self.swizzle, *of_region)
 
     def stored_box(self, *, transposed: bool) -> tuple[Expression, ...]:
         """Rows and columns of a box where the operand is stored so."""

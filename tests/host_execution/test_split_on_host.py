@@ -77,7 +77,16 @@ def test_sums_in_turns_and_in_one_buffer(folder: Path) -> None:
     # Rounds of two tiles, in turns or not, and tiles that are left.
     for buffers, n in ((1, 128), (1, 500), (2, 256), (2, 64), (2, 1000)):
         case = Case(40, n, 40, distribution="positive")
-        assert judge("split_fp16", "nt", case, folder, buffers=buffers, sk=96) == ""
+        changed: dict[str, Value] = {"buffers": buffers, "sk": 96, "row_bytes": 128}
+        assert judge("split_fp16", "nt", case, folder, **changed) == ""
+
+
+@pytest.mark.parametrize("name", ["split_fp16", "split_bf16"])
+def test_rows_of_tiles_are_short_or_long(name: str, folder: Path) -> None:
+    case = Case(140, 335, 170, padding=1, scalars={"beta": -0.5})
+    for row_bytes in (64, 128):
+        for promote in {each.name: each.values for each in FAMILIES[name].parameters}["promote"]:
+            assert judge(name, "tn", case, folder, row_bytes=row_bytes, promote=promote) == ""
 
 
 def test_copies_arrive_late_and_early(folder: Path) -> None:

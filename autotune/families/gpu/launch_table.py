@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.printable import shown
-from autotune.families.parts import ONE, ZERO, AuxiliaryKernel, Launch, Region, TensorMap
+from autotune.families.parts import (
+    ONE,
+    SWIZZLES,
+    ZERO,
+    AuxiliaryKernel,
+    Launch,
+    Region,
+    TensorMap,
+)
 from autotune.space import Expression, Restriction
 from autotune.space.parameter import whole_divisions
 
@@ -20,9 +28,6 @@ if TYPE_CHECKING:
 
 CLUSTER_LIMIT = 8
 """Thread blocks of a cluster that every device with clusters can run ("portable")."""
-
-SWIZZLES = (0, 32, 64, 128)
-"""Bytes of the rows within which hardware permutes what it copies."""
 
 ROUNDINGS = ("tf32",)
 """The types that elements can be rounded to on their way."""
@@ -181,7 +186,7 @@ def _tensor_maps(
                 if region is None and "transposed_box" in entry
                 else None
             ),
-            swizzle=entry.whole("swizzle", 0) if "swizzle" in entry else 0,
+            swizzle=_swizzle(entry, fixed),
             rounded=entry.choice("rounded", ROUNDINGS) if "rounded" in entry else "",
             when=(
                 fixed.expression(entry, "when", entry.text("when"), exact_division=False)
@@ -192,10 +197,6 @@ def _tensor_maps(
         )
         if made.argument in maps:
             entry.fail(key, f"must not be {name} twice")
-        if made.swizzle not in SWIZZLES:
-            entry.fail(
-                "swizzle", f"must be one of {', '.join(map(str, SWIZZLES))}, got {made.swizzle}"
-            )
         entry.close()
         maps[made.argument] = made
     return tuple(maps.values())
@@ -210,6 +211,19 @@ def _region(entry: Table, scope: Scope) -> Region:
         columns=columns,
         leading=_optional(entry, "leading", scope) or columns,
     )
+
+
+def _swizzle(entry: Table, fixed: Scope) -> Expression:
+    """A number, or an expression in quotes over what is compiled in."""
+    key = "swizzle"
+    if key not in entry:
+        return ZERO
+    if isinstance(entry.value(key), str):
+        return size(entry, key, fixed)
+    number = entry.whole(key, 0)
+    if number not in SWIZZLES:
+        entry.fail(key, f"must be one of {', '.join(map(str, SWIZZLES))}, got {number}")
+    return Expression.parse(str(number))
 
 
 def _box(entry: Table, key: str, scope: Scope) -> tuple[Expression, ...]:

@@ -23,6 +23,7 @@ from autotune.families.gpu.launch import (
     MappedRegion,
     kernel_layout,
 )
+from autotune.families.parts import SWIZZLES
 from autotune.operations.problem import element_sizes
 from autotune.space.compiled import Group, UndecidedError, compiled
 
@@ -315,6 +316,13 @@ class Planner:
         stored, place = tensor_map.stored_box(transposed=transposed), found[len(found) - 4 :]
         first = 2 if stored is tensor_map.transposed_box else 0
         rows, columns = whole(stored, found[first : first + 2], 1)
+        at = 2 if tensor_map.transposed_box is None else 4
+        (swizzle,) = whole((tensor_map.swizzle,), found[at : at + 1], 0)
+        if swizzle not in SWIZZLES:
+            allowed = ", ".join(map(str, SWIZZLES))
+            raise _MisfitError(
+                f"the swizzle of {tensor_map.operand} must be one of {allowed}, is {swizzle}"
+            )
         region = None
         if tensor_map.region is not None:
             region = self._region(tensor_map.region, place, whole, workspace)
@@ -324,19 +332,19 @@ class Planner:
         if self._writes(tensor_map.operand):
             row_bytes = columns
             columns //= ELEMENTS[problem.result_dtype].itemsize
-        longest = tensor_map.swizzle or row_bytes
+        longest = swizzle or row_bytes
         if max(rows, columns) > _BOX_LIMIT or row_bytes % ROW_BYTES or row_bytes > longest:
             raise _MisfitError(
                 f"a box of {tensor_map.operand} must have {_BOX_LIMIT} rows and columns at most, "
                 f"and rows of whole {ROW_BYTES} bytes"
-                + (f" within swizzled ones of {tensor_map.swizzle}" if tensor_map.swizzle else "")
+                + (f" within swizzled ones of {swizzle}" if swizzle else "")
                 + f"; it has {rows} rows of {row_bytes} bytes"
             )
         return MappedOperand(
             tensor_map.operand,
             transposed,
             (rows, columns),
-            tensor_map.swizzle,
+            swizzle,
             tensor_map.rounded,
             region,
         )

@@ -149,6 +149,17 @@ def test_boxes_that_hardware_cannot_copy_are_no_launch(tmp_path: Path) -> None:
         Planner(family, {"sm": 192, "along": 1}, "float32", H200).plan(problem)
 
 
+def test_a_swizzle_may_follow_from_what_is_compiled_in(tmp_path: Path) -> None:
+    family = boxed(tmp_path, TEXT.replace("swizzle = 128", 'swizzle = "sm"'))
+    problem = Gemm(100, 100, 100, layout="nt")
+    plan = Planner(family, {"sm": 128, "along": 1}, "float32", H200).plan(problem)
+    assert plan.maps[0].swizzle == 128
+    told = render(family, {"sm": 64, "along": 1}, dtype="float32", layout="nt").text
+    assert "swizzled in 64 bytes" in " ".join(told.split())
+    with pytest.raises(SpaceError, match="swizzle of A must be one of 0, 32, 64, 128, is 192"):
+        Planner(family, {"sm": 192, "along": 1}, "float32", H200).plan(problem)
+
+
 def test_clusters_are_restricted(tmp_path: Path) -> None:
     space = boxed(tmp_path).space(Gemm(100, 100, 100, layout="nt"), H200)
     assert {row["along"] for row in space} == {1, 2}
@@ -195,6 +206,7 @@ FAULTS = {
         "swizzle = 16",
         r"\.swizzle must be one of 0, 32, 64, 128, got 16",
     ),
+    "swizzle of sizes": ("swizzle = 128", 'swizzle = "M"', r"\.swizzle = 'M' uses 'M'; the names"),
     "rounded": ('"tf32"', '"fp8"', r"tensor_maps\[2\]\.rounded must be one of tf32"),
     "key": ("swizzle", "swizle", r"tensor_maps\[1\]\.swizle is not a key"),
     "written": (
