@@ -216,10 +216,12 @@ class Ceiling:
     Attributes:
         flops: multiplications and additions of a product.
         bytes: bytes of operands.
+        short: multiplications and additions of 16-bit numbers by tensor cores.
     """
 
     flops: float
     bytes: float
+    short: float = 0.0
 
     def least_s(self, problem: Problem, accuracy: str) -> float:
         """Seconds below which no call takes.
@@ -236,13 +238,18 @@ class Ceiling:
         if multiplies(problem.defined):
             operations = problem.flops / ACCURACIES[accuracy].operations
             moved = problem.traffic
-        return max(operations / self.flops, moved / self.bytes) / MARGIN
+        return max(operations / self.rate(accuracy), moved / self.bytes) / MARGIN
 
-    def told(self, median_s: float, least_s: float) -> str:
-        """Complaint about a time below the least one."""
+    def rate(self, accuracy: str) -> float:
+        """The most operations of a class's products in a second, by whichever units are faster."""
+        products = ACCURACIES[accuracy].short
+        return self.flops if products is None else max(self.flops, self.short / products)
+
+    def told(self, median_s: float, least_s: float, accuracy: str) -> str:
+        """Complaint about a time below the least one of a class."""
         return (
             f"{median_s * 1e6:.3g} us a call, where no kernel takes less than "
-            f"{least_s * 1e6:.3g} us (at most {self.flops / 1e9:.4g} GFLOP/s and "
+            f"{least_s * 1e6:.3g} us (at most {self.rate(accuracy) / 1e9:.4g} GFLOP/s and "
             f"{self.bytes / 1e9:.4g} GB/s)"
         )
 
@@ -273,7 +280,8 @@ def gpu_ceiling(
         clock_hz: the highest clock; None where it is not known.
     """
     tensor = _TENSOR.get(compute_capability // 10, _NEWER)
-    # Of float32 by TF32, one to three products of which stand for one.
+    # Of float32 by TF32, one to three products of which stand for one: errors alone do not tell
+    # three from IEEE.
     lanes = {2: tensor, 4: max(_LANES, tensor // 2)}.get(itemsize, _LANES)
     cycles = multiprocessors * (clock_hz or HIGHEST_GPU_HZ)
-    return Ceiling(2 * lanes * cycles, _LINE * cycles)
+    return Ceiling(2 * lanes * cycles, _LINE * cycles, 2 * tensor * cycles)

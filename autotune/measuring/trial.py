@@ -324,7 +324,7 @@ class Trials:
         least_s = ceiling.least_s(self._rig.problem, accuracy)
         if not series.median_s < least_s:  # NaN where another rank has the time
             return None
-        reason = ceiling.told(series.median_s, least_s)
+        reason = ceiling.told(series.median_s, least_s, accuracy)
         return Evaluated(
             Measurement(Outcome.IMPLAUSIBLE, repeats=series.calls, reason=reason),
             lost=True,

@@ -52,6 +52,8 @@ class Accuracy:
         products: whether it is for matrix products alone.
         spreads: whether its kernels spread NaN and infinity over numbers.
         operations: most operations of the textbook algorithm for one that its kernels do.
+        short: least products of 16-bit numbers on tensor cores that its kernels have in place of
+            one, two of 8 bits counted as one; None where products are of the operands' type.
     """
 
     usual: Bound
@@ -62,6 +64,7 @@ class Accuracy:
     products: bool = True
     spreads: bool = False
     operations: float = 1.0
+    short: float | None = None
 
 
 def _truncated(eps: float, sizes: tuple[int, ...]) -> float:
@@ -157,10 +160,11 @@ ACCURACIES: Mapping[str, Accuracy] = {
     # at n = 4096.
     "ieee": Accuracy(Bound(lambda eps, _: 16 * eps), serves=_LOOSER, products=False),
     # Operands as they are, however their products come about: every term counts.
-    "fp32": Accuracy(_TERMS, _TERMS, serves=("fp32-normwise", "tf32"), dtypes=_SINGLE),
+    "fp32": Accuracy(_TERMS, _TERMS, serves=("fp32-normwise", "tf32"), dtypes=_SINGLE, short=6),
     # The same relative to norms: terms far below the largest of their row or column may be lost.
-    "fp32-normwise": Accuracy(_NORMS, _NORMS, serves=("tf32",), dtypes=_SINGLE),
-    "fp64": Accuracy(_NORMS, _NORMS, dtypes=("float64",)),
+    "fp32-normwise": Accuracy(_NORMS, _NORMS, serves=("tf32",), dtypes=_SINGLE, short=3),
+    # 13 moduli of 8 bits are too few at any reduction, see `_statistical`.
+    "fp64": Accuracy(_NORMS, _NORMS, dtypes=("float64",), short=7),
     # Operands of 11 bits; 10 where scales are those of a row's largest element.
     "tf32": Accuracy(Bound(_rounded), Bound(_of_tf32, "norms"), subnormal=False),
     "native": Accuracy(Bound(_truncated)),

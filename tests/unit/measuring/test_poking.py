@@ -21,7 +21,7 @@ from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.evaluator import Effort
 from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, Visit
 from autotune.measuring.rig import ClockedBench, Pace, Rig
-from autotune.measuring.timing import UNKNOWN, Ceiling, Stop, cpu_ceiling, gpu_ceiling
+from autotune.measuring.timing import MARGIN, UNKNOWN, Ceiling, Stop, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials
 from autotune.operations.cases import Case
 from autotune.operations.formula import Formula
@@ -31,6 +31,7 @@ from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import Check
 from autotune.store.files import read_records
+from autotune.targets.families import load_families
 
 Call = Callable[[], object]
 Cheat = Callable[[Check, Call], Call]
@@ -290,6 +291,10 @@ def test_gpus_at_their_peak_are_plausible(name: str, m: int, n: int, k: int) -> 
         ("float32", "ieee", single),
         ("float32", "tf32", tf32),
         ("bfloat16", "native", short),
+        # Three products of two planes, six of three, 14 residues at twice the rate.
+        ("float32", "fp32-normwise", short / 3),
+        ("float32", "fp32", short / 6),
+        ("float64", "fp64", short / 7),
     ):
         problem = Gemm(m, n, k, dtype)
         for known in (1e6 * clock, None):
@@ -299,6 +304,41 @@ def test_gpus_at_their_peak_are_plausible(name: str, m: int, n: int, k: int) -> 
             cycles = limits.multiprocessor_count * clock * 1e6
             best_s = max(problem.flops / (tflops * 1e12), problem.traffic / (64 * cycles))
             assert ceiling.least_s(problem, accuracy) < best_s
+
+
+FAMILIES = load_families(target="cuda")
+
+# Microseconds of square products, sides 1024 to 8192, on an H100.
+OF_CLASSES = {
+    "fp32-normwise": ("float32", (27.5, 114.3, 705.2, 4945.7)),
+    "fp32": ("float32", (54.4, 185.8, 1195.8, 9032.2)),
+    "fp64": ("float64", (116.2, 350.0, 1838.9, 12016.7)),
+}
+
+
+@pytest.mark.parametrize("accuracy", OF_CLASSES)
+def test_kernels_of_a_class_are_plausible_and_empty_ones_are_not(accuracy: str) -> None:
+    dtype, measured = OF_CLASSES[accuracy]
+    for side, us in zip((1024, 2048, 4096, 8192), measured, strict=True):
+        problem = Gemm(side, side, side, dtype, accuracy=accuracy)
+        ceiling = gpu_ceiling(90, 132, problem.itemsize, 1.98e9)
+        least_us = 1e6 * ceiling.least_s(problem, accuracy)
+        # A launch of nothing takes 2.
+        assert 2.5 < least_us < us
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_rates_that_families_state_are_below_the_ceiling_of_their_class(name: str) -> None:
+    """`rate` is products for one of each thread."""
+    family, limits = FAMILIES[name], find_gpu("h100").limits
+    if family.work is None:
+        return
+    for dtype in family.dtypes:
+        itemsize = Gemm(1, 1, 1, dtype).itemsize
+        ceiling = gpu_ceiling(90, limits.multiprocessor_count, itemsize, 1.98e9)
+        threads = {8: 64}.get(itemsize, 128) * limits.multiprocessor_count * 2 * 1.98e9
+        rate = float(family.work.rate.evaluate(limits.names()))
+        assert rate * threads <= ceiling.rate(family.accuracy) * MARGIN
 
 
 def test_what_is_shipped_is_plausible() -> None:
@@ -338,9 +378,10 @@ def test_a_clock_that_is_not_known_loosens_the_ceiling_less_than_threefold(name:
 
 
 def test_what_is_told_has_the_units_of_data_sheets() -> None:
-    assert Ceiling(2e12, 3e11).told(1e-6, 2.5e-6) == (
+    assert Ceiling(2e12, 3e11, 21e12).told(1e-6, 2.5e-6, "ieee") == (
         "1 us a call, where no kernel takes less than 2.5 us (at most 2000 GFLOP/s and 300 GB/s)"
     )
+    assert "at most 3000 GFLOP/s" in Ceiling(2e12, 3e11, 21e12).told(1e-6, 2.5e-6, "fp64")
 
 
 def test_such_a_trial_has_an_outcome_of_its_own() -> None:
