@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.device import SETTINGS
-from autotune.core.dtypes import DTYPES
 from autotune.core.errors import SpaceError
 from autotune.families.gpu.launch import kernel_layout
 from autotune.families.offers import default_family
@@ -28,7 +27,7 @@ from autotune.model import (
     threads_of,
     with_copies,
 )
-from autotune.operations.problem import admits, product_of
+from autotune.operations.problem import ACCURACIES, admits, product_of
 from autotune.serving.fitting import Fits
 from autotune.store import PortfolioHead
 
@@ -193,26 +192,26 @@ class Predictor:
     def _fitting(self, problem: Gemm) -> Iterator[Portfolio]:
         """Portfolios of problems like this, of the device itself or the most similar ones.
 
-        Of an accuracy class without any, those of the usual class of its operands serve, where
-        kernels of that are as accurate.
+        Those of the problem's class have the programs of other classes that may serve it, too; of
+        a class without any, those of another one serve, the strictest first.
 
         Where a problem says how many threads there may be, those for as many as there are come
         after those for so many: the device has no more than the problem says.
         """
-        usual = DTYPES[problem.dtype].accuracy
-        classes = [problem.accuracy, *([usual] if admits(problem.accuracy, usual) else [])]
+        wanted = problem.accuracy
+        classes = sorted((one for one in ACCURACIES if admits(wanted, one)), key=wanted.__ne__)
         typed = [
             head
             for head in self._heads
             if (head.subject.dtype, head.subject.out_dtype)
             == (problem.dtype, problem.result_dtype)
         ]
-        of_classes = ([head for head in typed if head.subject.accuracy == one] for one in classes)
-        like: list[PortfolioHead] = next(filter(None, of_classes), [])
+        of_classes = [[head for head in typed if head.subject.accuracy == one] for one in classes]
+        there = [heads for heads in of_classes if heads]
         for threads in dict.fromkeys((problem.threads, None)):
-            for head in like:
+            for head in itertools.chain(*there[:1]):
                 if head.subject.threads == threads and (found := head.read()) is not None:
-                    yield found
+                    yield _joined(found, itertools.chain(*there[1:]))
 
     def _is_outdone(self, portfolio: Portfolio, problem: Problem) -> bool:
         """True if a portfolio is of a stricter class, and a family of the looser one is faster."""
@@ -331,6 +330,23 @@ class Predictor:
         whose = f"{where}'s model" if is_own else f"the model of another device, {where}"
         known = f"{len(portfolio.entries)} programs, measured on {portfolio.shapes} shapes"
         return f"{whose} ({known})"
+
+
+def _joined(portfolio: Portfolio, others: Iterable[PortfolioHead]) -> Portfolio:
+    """A portfolio with what further ones of its device, compiled like it, know beside."""
+    alike = replace(PortfolioHead.known(portfolio).subject, accuracy="")
+    entries = {each.key: each for each in portfolio.entries}
+    families = dict(portfolio.families)
+    for head in others:
+        if replace(head.subject, accuracy="") != alike or (other := head.read()) is None:
+            continue
+        settings = (one.toolchain.get(SETTINGS) for one in (portfolio, other))
+        if other.architecture == portfolio.architecture and len({*settings}) == 1:
+            entries = {each.key: each for each in other.entries} | entries
+            families = {**other.families, **families}
+    if len(entries) == len(portfolio.entries):
+        return portfolio
+    return replace(portfolio, entries=tuple(entries.values()), families=families)
 
 
 def _laid_out(entries: Sequence[Entry], layout: str) -> list[Entry]:

@@ -189,6 +189,36 @@ def test_a_class_without_a_portfolio_is_served_by_the_usual_ones() -> None:
     assert Predictor(both[1:], FAMILIES, device).choose(problem) is None
 
 
+def test_a_portfolio_of_a_class_has_the_programs_of_stricter_ones_too() -> None:
+    device, problem = processor(AVX512), Gemm(300, 400, 500)
+    whole = portfolio_of(device)
+    best = Predictor([whole], FAMILIES, device).choose(problem)
+    assert best is not None
+    loose = dataclasses.replace(problem, accuracy="strassen")
+    slow = tuple(
+        dataclasses.replace(each, prices=(1.0,) * len(each.prices)) for each in whole.entries[:3]
+    )
+    own = dataclasses.replace(whole, accuracy="strassen", entries=slow, families={"goto": (2.0,)})
+    predictor = Predictor([whole, own], FAMILIES, device)
+    chosen, joined = predictor.choose(loose), predictor.portfolio(loose)
+    assert chosen is not None
+    assert joined is not None
+    assert chosen.candidate == best.candidate
+    # Of a program that both have, the class's own prices count.
+    assert len(joined.entries) == len(whole.entries)
+    assert {each.key: each for each in slow}.items() <= {e.key: e for e in joined.entries}.items()
+    assert predictor.choose(problem) == best
+    assert joined.accuracy == "strassen"
+    for other in (
+        dataclasses.replace(own, fingerprint=dataclasses.replace(own.fingerprint, name="Other")),
+        dataclasses.replace(own, architecture="sm_90"),
+        dataclasses.replace(own, toolchain={SETTINGS: "LOOP_VECTORIZE=0"}),
+    ):
+        alone = Predictor([whole, other], FAMILIES, device).portfolio(loose)
+        assert alone is not None
+        assert len(alone.entries) == len(slow)
+
+
 def test_a_family_of_the_class_goes_before_portfolios_of_the_usual_one() -> None:
     device, problem = processor(AVX512), Gemm(300, 400, 500, accuracy="fp32-normwise")
     (default, *_) = (one for one in FAMILIES.values() if one.default_for is not None)
