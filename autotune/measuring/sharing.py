@@ -177,7 +177,7 @@ class Subjects:
 
     Args:
         make: makes what answers the requests about a subject.
-        first: a subject to begin with.
+        first: a subject to begin with; None where it is not known yet.
         weigh: about how many bytes of memory a subject takes.
         limit: bytes to keep at most; the latest subject stays whatever it takes.
     """
@@ -194,7 +194,8 @@ class Subjects:
         self._weigh = weigh
         self._limit = limit
         self._kept: dict[Any, Handler] = {}
-        self._prepare(first)
+        if first is not None:
+            self._prepare(first)
 
     def __call__(self, message: _Prepare | _About) -> Any:
         """Answer a message of `SharedWorker`."""
@@ -251,15 +252,17 @@ class SharedWorker:
         """The process, which makes what a subject needs; does not wait for it.
 
         Args:
-            subject: picklable and hashable.
+            subject: picklable and hashable; None has the process start alone.
             deadline: of the run.
         """
         process = self._process
         if process is None or process.pid is None:
-            self._coming, self._made = None, {subject}
+            self._coming, self._made = None, {subject} - {None}
             process = WorkerProcess(self._entry, *self._arguments, subject, **self._options)
             self._process = process
             process.spawn()
+        elif subject is None:
+            pass
         elif process.ready and self._coming is None and subject not in self._made:
             process.submit(_Prepare(subject), PREPARE_TIMEOUT_S, deadline)
             self._coming = subject

@@ -53,7 +53,8 @@ def test_blocks_wait_for_each_other(tmp_path: Path) -> None:
         (each.candidate.configuration["BLOCKS"], each.measurement.outcome.name)
         for each in result.trials
     }
-    assert {(132, "OK"), (1, "OK")} <= tried
+    assert (132, "OK") in tried
+    assert tried & {(1, "OK"), (1, "ABANDONED")}  # one block is right, and slow
     assert not any(blocks == 2244 for blocks, _ in tried)
     # A graph holds the launch, too.
     stream, out = cupy.cuda.Stream(non_blocking=True), cupy.zeros((), "float32")

@@ -333,10 +333,10 @@ def never_complete(tmp_path: Path) -> KernelFamily:
     templates = tmp_path / "templates"
     shutil.copytree(data_dir("templates"), templates)
     template = templates / "gemm" / "cuda" / "wgmma.cu.j2"
-    right = "arrived.expect(TILE_BYTES);"
+    right = "arrived.expect(tile_bytes);"
     text = template.read_text()
     assert right in text
-    template.write_text(text.replace(right, "arrived.expect(TILE_BYTES + 16);"))
+    template.write_text(text.replace(right, "arrived.expect(tile_bytes + 16);"))
     family = FAMILIES["wgmma"]
     return read_family(family.path, (templates,), (data_dir("search_spaces"),))
 

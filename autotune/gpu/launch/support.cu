@@ -3,7 +3,8 @@
 //
 // Compiled with T, the element type of results, and WORD, an unsigned integer of the size of A's and
 // B's. Every kernel walks its work with a stride of the whole grid, so any grid will do; those
-// that copy take tiles.
+// that copy take tiles. Loops stay rolled where unrolling gains nothing: a run's first trial waits
+// until these kernels are compiled.
 
 __device__ long long first_index() { return blockIdx.x * (long long)blockDim.x + threadIdx.x; }
 __device__ long long grid_stride() { return gridDim.x * (long long)blockDim.x; }
@@ -11,6 +12,7 @@ __device__ long long grid_stride() { return gridDim.x * (long long)blockDim.x; }
 template <typename Word>
 __device__ void fill(Word* words, long long count, Word value)
 {
+#pragma unroll 1
     for (long long i = first_index(); i < count; i += grid_stride()) {
         words[i] = value;
     }
@@ -52,6 +54,7 @@ __device__ unsigned long long block_sum(unsigned long long value)
     }
     __syncthreads();
     unsigned long long total = 0;
+#pragma unroll 1
     for (int warp = 0; warp < blockDim.x / 32; ++warp) {
         total += partial[warp];
     }
@@ -68,6 +71,7 @@ __device__ void inspect(
 {
     unsigned long long found[5] = {0, 0, 0, 0, 0};
     const long long size = rows * stride;
+#pragma unroll 1
     for (long long i = first_index(); i < size + 2 * guard; i += grid_stride()) {
         const Word word = words[i];
         const long long place = i - guard;
@@ -82,6 +86,7 @@ __device__ void inspect(
             found[4] += mix(word, place);
         }
     }
+#pragma unroll 1
     for (int kind = 0; kind < 5; ++kind) {
         const unsigned long long total = block_sum(found[kind]);
         if (threadIdx.x == 0 && total != 0) {
@@ -119,6 +124,7 @@ extern "C" __global__ void compare(
     unsigned long long* worst)
 {
     unsigned long long largest = 0;
+#pragma unroll 1
     for (long long i = first_index(); i < rows * columns; i += grid_stride()) {
         const double value = c[i / columns * stride + i % columns];
         const double allowed = factor * (scale != nullptr ? scale[i] : 1.0) +
@@ -180,6 +186,7 @@ extern "C" __global__ void take(
     const T* c, long long stride, const int* rows, long long row_count,
     const int* columns, long long column_count, T* taken)
 {
+#pragma unroll 1
     for (long long i = first_index(); i < row_count * column_count; i += grid_stride()) {
         const long long row = rows != nullptr ? rows[i / column_count] : i / column_count;
         const long long column = columns != nullptr ? columns[i % column_count] : i % column_count;

@@ -150,10 +150,12 @@ class GpuBackend(WorkerBackend):
     def prepare(self, candidates: Sequence[Candidate], run: Deadline, report: Report) -> None:
         """Compile, in the background, what has not been compiled; each distinct source once."""
         self.compile_ahead(candidates)
+        # The start of what measures (context, operands, references) takes as long as compiles do.
         if self._compiling(self._support).done():
-            # Its start (context, operands, references) takes as long as the first compiles.
             self._await_support(run, report)
             self.processes.worker.begin(self.subject, run)
+        else:
+            self.processes.worker.begin(None, run)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> None:
         """The same, for a later `prepare`: the process that measures learns nothing of it."""

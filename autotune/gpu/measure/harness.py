@@ -101,7 +101,7 @@ class PlannedProgram:
 
 
 def measurement_worker(
-    effort: Effort, settings: GpuSettings, seed: int, subject: Subject
+    effort: Effort, settings: GpuSettings, seed: int, subject: Subject | None
 ) -> Subjects:
     """Entry of the worker that measures: owns the device and the operands of a problem."""
     use(settings.vendor)

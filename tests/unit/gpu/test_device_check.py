@@ -15,12 +15,13 @@ from autotune.core.dtypes import DTYPES, WORDS
 from autotune.gpu.measure import checks as device_check
 from autotune.gpu.measure import memory
 from autotune.gpu.measure.bench import ProblemBench
-from autotune.gpu.measure.checks import DeviceCheck
+from autotune.gpu.measure.checks import DeviceCheck, MirrorCheck
 from autotune.gpu.measure.memory import OperandSets, Placement, SetMemory
 from autotune.measuring.timing import Stop
 from autotune.operations.cases import Case
 from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
+from autotune.operations.verification import Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -78,7 +79,7 @@ class HostSupport:
         written = [int((guard != poison).sum()) for guard in guards]
         return [*written, 0, int((words == poison).sum()), zlib.crc32(words.tobytes())]
 
-    def hash(self, address: int, size: int) -> int:
+    def hash(self, address: int, size: int, word: int = 8) -> int:
         return zlib.crc32(ctypes.string_at(address, size))
 
     def largest_error(
@@ -182,6 +183,48 @@ def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> 
     assert check.judge("ieee").right
     array(check.slab.base + place.offset - 4, 1, "uint32")[0] = 1
     assert "wrote outside B" in check.judge("ieee").reason
+
+
+def test_what_was_right_is_not_brought_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    downloads: list[int] = []
+
+    class CountingDriver(HostDriver):
+        @staticmethod
+        def download(values: NDArray[Any], source: int) -> None:
+            downloads.append(source)
+            HostDriver.download(values, source)
+
+    for module in (device_check, memory):
+        monkeypatch.setattr(module, "driver", CountingDriver)
+    rng = np.random.default_rng(0)
+    case = Case(9, 8, 7, padding=2)
+    check = MirrorCheck(case, Gemm(1, 1, 1), rng, HostSupport(), others=("normal",))
+    places = check.slab.layout.placements
+    c = matrix(check.slab.base, places["C"], "float32")
+
+    def verdict() -> Verdict:
+        check.prepare()
+        multiply(check, check.slab.base)
+        return check.judge("ieee")
+
+    for content in range(2):
+        before = len(downloads)
+        assert verdict().right
+        assert len(downloads) == before + 1
+        assert verdict().right
+        assert check.judge_result(check.slab.base, "ieee").right
+        assert len(downloads) == before + 1
+        c[2, 3] += 1e-2
+        assert "C[2, 3] is" in check.judge("ieee").reason
+        if content == 0:
+            check.turn()
+    # Outputs that are as they were excuse nothing else.
+    assert verdict().right
+    array(check.slab.base + places["C"].offset - 4, 1, "uint32")[0] = 1
+    assert "wrote outside C" in check.judge("ieee").reason
+    assert verdict().right
+    matrix(check.slab.base, places["B"], "float32")[0, 0] += 1
+    assert "modified B" in check.judge("ieee").reason
 
 
 def test_a_launch_finds_its_operands(check: DeviceCheck) -> None:

@@ -633,6 +633,18 @@ class TestSharedWorker:
         assert shared.call("one", "b", LONG_S)[1] == "one"
         assert shared.call("two", "b", LONG_S)[1] == "two"
 
+    def test_the_process_starts_before_anything_is_known_of_a_subject(
+        self, shared: SharedWorker
+    ) -> None:
+        shared.begin(None)
+        pid = shared.pid
+        shared.begin(None)
+        shared.begin("one")
+        assert shared.call("one", "a", LONG_S)[:3] == ("hello", "one", "a")
+        assert shared.pid == pid
+        shared.begin(None)
+        assert shared.call("two", "a", LONG_S)[1] == "two"
+
     def test_a_lost_process_is_started_for_whom_it_is_needed(self, shared: SharedWorker) -> None:
         shared.call("one", "a", LONG_S)
         assert shared.call("two", "crash", LONG_S).kind is FailureKind.DIED
