@@ -254,7 +254,10 @@ def full_references(
                 f"{'x'.join(map(str, here.shape))}, and gives {each.shape}"
             )
         tolerance = dict(defined.tolerances).get(output.name)
-        whole, scale = np.reshape(each, shape), np.reshape(np.abs(scale), shape)
+        # As outputs lie, which a transposed view does not: both are read with every verdict.
+        whole, scale = (
+            np.ascontiguousarray(np.reshape(each, shape)) for each in (each, np.abs(scale))
+        )
         references[output.name] = FullReference(whole, scale, None, columns, tolerance)
     return references
 

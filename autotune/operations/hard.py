@@ -14,6 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.operations.sums import pieces
+
 Matrix: TypeAlias = NDArray[Any]
 Factors: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
 Sizes: TypeAlias = tuple[int, int, int]
@@ -171,10 +173,12 @@ def norms(matrix: Matrix, axis: int) -> NDArray[np.float64]:
 
 def norm_of_errors(values: Matrix, expected: Matrix) -> float | None:
     """Norm of the errors, relative to that of what is expected; None where that is no number."""
-    wide = np.complex128 if values.dtype.kind == "c" else np.float64
+    wide, errors = np.complex128 if values.dtype.kind == "c" else np.float64, 0.0
     with np.errstate(all="ignore"):
-        norm = np.linalg.norm(values.astype(wide, copy=False) - expected)
-        relative = float(norm / np.linalg.norm(expected))
+        for rows in pieces(values.shape):
+            error = values[rows].astype(wide, copy=False) - expected[rows]
+            errors = math.hypot(errors, float(np.linalg.norm(error)))
+        relative = float(errors / np.linalg.norm(expected))
     return relative if math.isfinite(relative) else None
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from autotune.core.errors import ExpressionError
+from autotune.operations.sums import root_mean_square
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +152,14 @@ class PythonReference(PythonFunction):
 
 def _magnitude(result: Any, terms: Any, grown: float) -> Any:
     """The largest of what terms come to, and the result and its root mean square, as grown."""
-    result, terms = result.astype(np.float64), terms.astype(np.float64)
-    known = result[np.isfinite(result)]
-    typical = float(np.sqrt(np.mean(np.square(known)))) if known.size else 0.0
+    result, terms = (np.asarray(each).astype(np.float64, copy=False) for each in (result, terms))
+    scale = np.asarray(np.maximum(result, root_mean_square(result)))
+    scale *= grown
     if terms.shape != result.shape:
         terms = result
-    terms = np.where(np.isfinite(terms), terms, result)
-    return np.maximum(terms, np.maximum(result, typical) * grown)
+    elif not np.isfinite(terms).all():
+        terms = np.where(np.isfinite(terms), terms, result)
+    return np.maximum(terms, scale, out=scale)
 
 
 @functools.lru_cache(maxsize=64)

@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from autotune.operations.accuracy import Relative, Tolerance
 from autotune.operations.hard import norm_of_errors, norms
-from autotune.operations.sums import Sums, blocks, multiplication, product
+from autotune.operations.sums import (
+    Sums,
+    blocks,
+    multiplication,
+    pieces,
+    product,
+    root_mean_square,
+)
 
 Matrix: TypeAlias = NDArray[Any]
 
@@ -58,8 +65,25 @@ def largest_deviation(
     Args:
         values: what was computed.
         expected: what it should be, in float64, complex128 or integers.
-        allowed: how far each element may be off.
+        allowed: how far each element may be off; it may be one number for all.
     """
+    allowed, worst = np.broadcast_to(allowed, values.shape), Deviation(0.0)
+    for rows in pieces(values.shape):
+        found = _largest_of_piece(values[rows], expected[rows], allowed[rows])
+        if not found.error <= worst.error:
+            worst = found
+            if found.place is not None:
+                first, *others = found.place
+                worst = replace(found, place=(rows.start + first, *others))
+        if math.isnan(worst.error):  # which nothing is farther off than
+            break
+    return worst
+
+
+def _largest_of_piece(
+    values: NDArray[Any], expected: NDArray[Any], allowed: NDArray[Any]
+) -> Deviation:
+    """The same, where all is made at once."""
     wide = np.complex128 if values.dtype.kind == "c" else np.float64
     numbers = values.astype(wide, copy=False)
     with np.errstate(all="ignore"):
@@ -194,7 +218,7 @@ class FullReference:
         """
         values = c if self.columns is None else c[..., self.columns]
         exact = c.dtype.kind in "iub"
-        most = np.full(values.shape, self.tolerance or 0.0) if exact else self.allowed(tolerance)
+        most = np.asarray(self.tolerance or 0.0) if exact else self.allowed(tolerance)
         found = largest_deviation(values, self.expected, most)
         norm = norm_of_errors(values, self.expected)
         if self.columns is None or found.place is None:
@@ -206,9 +230,7 @@ class FullReference:
         """The error that each element may have."""
         if self.tolerance is not None:
             sizes = np.abs(self.expected)
-            known = sizes[np.isfinite(sizes)]
-            typical = math.sqrt(np.mean(np.square(known))) if known.size else 0.0
-            return np.asarray(self.tolerance * np.maximum(sizes, typical))
+            return np.asarray(self.tolerance * np.maximum(sizes, root_mean_square(sizes)))
         return tolerance.allowed(self.relative_to(tolerance.relative), self.expected)
 
     def relative_to(self, relative: Relative) -> Matrix | float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -46,6 +47,23 @@ class Sums:
     def rooted(self) -> Sums:
         """The same with norms, of squares."""
         return replace(self, rows=np.sqrt(self.rows), columns=np.sqrt(self.columns))
+
+
+def pieces(shape: tuple[int, ...]) -> Iterator[slice]:
+    """Runs along the first axis, of so few elements that what is made of them stays in caches."""
+    rows = max(1, _BLOCK * shape[0] // max(1, math.prod(shape)))
+    yield from (slice(first, first + rows) for first in range(0, shape[0], rows))
+
+
+def root_mean_square(values: Matrix) -> float:
+    """That of the real elements that are finite; zero where there are none."""
+    flat = values.ravel()
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = float(np.dot(flat, flat)) / max(1, flat.size)
+    if not math.isfinite(mean):
+        known = flat[np.isfinite(flat)]
+        mean = float(np.mean(np.square(known))) if known.size else 0.0
+    return math.sqrt(mean)
 
 
 def product(a: Matrix, b: Matrix) -> Matrix:
