@@ -238,13 +238,19 @@ def full_references(
     defined = here.defined
     exact = {name: _exact(np.asarray(value)) for name, value in values.items()}
     outputs = [each for each in here.operands if each.written]
-    result = defined.result
+    result, tolerances = defined.result, dict(defined.tolerances)
     if isinstance(result, Formula):
         expected: tuple[Any, ...] = (np.asarray(result.evaluate(exact)),)
         scales: tuple[Any, ...] = (result.magnitude(exact),)
     else:
-        expected = result.evaluate_all(exact, len(outputs))
-        scales = result.magnitudes(exact, expected)
+        expected = scales = result.evaluate_all(exact, len(outputs))
+        # Of integers, and where the user says what is allowed, nothing is relative to a scale.
+        rounded = (
+            each.name not in tolerances and ELEMENTS[each.dtype].kind in ("floating", "complex")
+            for each in outputs
+        )
+        if defined.accept is None and any(rounded):
+            scales = result.magnitudes(exact, expected)
     references = {}
     for output, each, scale in zip(outputs, expected, scales, strict=True):
         shape = output.shape if columns is None else (*output.shape[:-1], len(columns))
@@ -253,7 +259,7 @@ def full_references(
                 f"{result.text} must give the shape {shape} of {output.name} at "
                 f"{'x'.join(map(str, here.shape))}, and gives {each.shape}"
             )
-        tolerance = dict(defined.tolerances).get(output.name)
+        tolerance = tolerances.get(output.name)
         # As outputs lie, which a transposed view does not: both are read with every verdict.
         whole, scale = (
             np.ascontiguousarray(np.reshape(each, shape)) for each in (each, np.abs(scale))
