@@ -370,3 +370,20 @@ def test_sources_have_what_they_use(store: str) -> None:
     half = render(WGMMA, configuration, dtype="float16").text
     assert ("stmatrix" in half) == (store == "tma")
     assert "stmatrix" not in text
+
+
+@pytest.mark.parametrize("name", [each for each in FAMILIES if each.startswith("split")])
+@pytest.mark.parametrize("side", [300, 1024, 5000])
+def test_the_device_is_filled_with_all_products_of_all_tiles(name: str, side: int) -> None:
+    """A unit of the model is a cluster's product of a tile: one of each modulus."""
+    family = FAMILIES[name]
+    problem = Gemm(side, side, side, family.dtypes[0], accuracy=family.accuracy)
+    for preset in family.presets.values():
+        configuration = preset.placed(family.space(problem, H200))
+        unit = Units(family, configuration, problem.dtype, H200).of(configuration)
+        rows, columns, _ = unit.tile
+        units = math.ceil(side / rows) * math.ceil(side / columns) * unit.parts
+        cluster = int(configuration["cluster_m"])
+        plan = Planner(family, configuration, problem.dtype, H200).plan(problem)
+        grid = next(each.grid for each in plan.steps if each.kernel == "gemm")
+        assert grid == (min(H200.multiprocessor_count // cluster, units) * cluster, 1, 1)
