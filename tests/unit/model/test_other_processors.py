@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from cpu_machines import AVX2, AVX512
 from records import DEVICE, FINGERPRINT
@@ -227,3 +228,34 @@ def test_a_family_of_the_class_goes_before_portfolios_of_the_usual_one() -> None
     predictor = Predictor([portfolio_of(device)], families, device)
     assert predictor.choose(problem) is None
     assert predictor.choose(Gemm(300, 400, 500)) is not None
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "dtype"), [("fp32-normwise", "float32"), ("fp32", "float32")]
+)
+def test_classes_on_a_gpu_have_kernels_of_their_own_where_those_are_faster(
+    accuracy: str, dtype: str
+) -> None:
+    """By what is shipped, which is one model with the strict kernels' one."""
+    families = load_families(target="cuda", operation="gemm")
+    heads = list(
+        RecordFiles(data_dir("cache"), "cuda", trusted=True).portfolio_heads("gemm", "cuda")
+    )
+    predictor = Predictor(heads, families, make_target("cuda").device(None, "h100"))
+    rng = np.random.default_rng(5)
+    shapes = [tuple(np.exp2(rng.uniform(9, 13, 3)).astype(int).tolist()) for _ in range(60)]
+    gains = []
+    for shape in shapes:
+        problem = Gemm(*shape, dtype, layout=rng.choice(["nn", "nt", "tn", "tt"]))
+        strict = predictor.choose(problem)
+        chosen = predictor.choose(dataclasses.replace(problem, accuracy=accuracy))
+        assert strict is not None
+        assert chosen is not None
+        assert chosen.entry.binary is not None
+        assert chosen.seconds < 1.05 * strict.seconds
+        gains.append(strict.seconds / chosen.seconds)
+    assert np.exp(np.mean(np.log(gains))) > {"fp32-normwise": 2.2, "fp32": 1.5}[accuracy]
+    for shape in ((64, 64, 64), (256, 256, 256), (8, 4096, 4096), (4096, 4096, 1)):
+        chosen = predictor.choose(Gemm(*shape, dtype, accuracy=accuracy))
+        assert chosen is not None
+        assert families[chosen.candidate.family].accuracy == "ieee"
