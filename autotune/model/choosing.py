@@ -49,11 +49,13 @@ class Calls:
         entry: the program.
         configurations: one for each way.
         units: what it does at a time, a row for each; see `autotune.model.terms.UNIT`.
+        reserve: times as fast as others it must promise to be, to be chosen.
     """
 
     entry: Entry
     configurations: Sequence[Configuration]
     units: NDArray[np.float64]
+    reserve: float = 1.0
 
 
 class Choice(NamedTuple):
@@ -113,7 +115,8 @@ class Chooser:
         units = np.concatenate([each.units for each in programs])
         order = np.argsort(units[:, UNIT.index("share")] > 0, kind="stable")
         of = np.repeat(np.arange(len(entries)), ways)[order]
-        doubt = np.exp(CAUTION * np.array([each.spread for each in entries])[of])
+        reserves = np.array([each.reserve for each in programs])
+        doubt = (reserves * np.exp(CAUTION * np.array([each.spread for each in entries])))[of]
         prices = np.array([each.prices for each in entries], dtype=np.float64)[of]
         resident = np.array([float(each.resident) for each in entries])[of]
         # Doubt about a program makes all that it does dearer.

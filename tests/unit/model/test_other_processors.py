@@ -201,23 +201,28 @@ def test_a_portfolio_of_a_class_has_the_programs_of_stricter_ones_too() -> None:
     )
     own = dataclasses.replace(whole, accuracy="strassen", entries=slow, families={"goto": (2.0,)})
     predictor = Predictor([whole, own], FAMILIES, device)
-    chosen, joined = predictor.choose(loose), predictor.portfolio(loose)
+    chosen = predictor.choose(loose)
     assert chosen is not None
-    assert joined is not None
     assert chosen.candidate == best.candidate
     # Of a program that both have, the class's own prices count.
-    assert len(joined.entries) == len(whole.entries)
-    assert {each.key: each for each in slow}.items() <= {e.key: e for e in joined.entries}.items()
+    joined = {each.entry.key: each.entry for each in predictor.favourites(loose)}
+    assert joined.keys() == {each.entry.key for each in predictor.favourites(problem)}
+    assert all(joined[each.key] == each for each in slow if each.key in joined)
     assert predictor.choose(problem) == best
-    assert joined.accuracy == "strassen"
+    assert chosen.portfolio is predictor.portfolio(loose) is own
+    # Nothing is known of another layout in the one, and something in the other.
+    turned = tuple(dataclasses.replace(each, layout="tt") for each in slow)
+    mixed = Predictor([whole, dataclasses.replace(own, entries=turned)], FAMILIES, device)
+    there = mixed.choose(dataclasses.replace(loose, layout="tt"))
+    assert there is not None
+    assert there.candidate == best.candidate
     for other in (
         dataclasses.replace(own, fingerprint=dataclasses.replace(own.fingerprint, name="Other")),
         dataclasses.replace(own, architecture="sm_90"),
         dataclasses.replace(own, toolchain={SETTINGS: "LOOP_VECTORIZE=0"}),
     ):
-        alone = Predictor([whole, other], FAMILIES, device).portfolio(loose)
-        assert alone is not None
-        assert len(alone.entries) == len(slow)
+        alone = Predictor([whole, other], FAMILIES, device).favourites(loose)
+        assert {each.entry.key for each in alone} <= {each.key for each in slow}
 
 
 def test_a_family_of_the_class_goes_before_portfolios_of_the_usual_one() -> None:
@@ -231,7 +236,7 @@ def test_a_family_of_the_class_goes_before_portfolios_of_the_usual_one() -> None
 
 
 @pytest.mark.parametrize(
-    ("accuracy", "dtype"), [("fp32-normwise", "float32"), ("fp32", "float32")]
+    ("accuracy", "dtype"), [("fp32-normwise", "float32"), ("fp32", "float32"), ("fp64", "float64")]
 )
 def test_classes_on_a_gpu_have_kernels_of_their_own_where_those_are_faster(
     accuracy: str, dtype: str
@@ -251,10 +256,11 @@ def test_classes_on_a_gpu_have_kernels_of_their_own_where_those_are_faster(
         chosen = predictor.choose(dataclasses.replace(problem, accuracy=accuracy))
         assert strict is not None
         assert chosen is not None
-        assert chosen.entry.binary is not None
-        assert chosen.seconds < 1.05 * strict.seconds
+        if families[chosen.candidate.family].accuracy == accuracy:
+            assert chosen.entry.binary is not None
+        assert chosen.seconds <= strict.seconds
         gains.append(strict.seconds / chosen.seconds)
-    assert np.exp(np.mean(np.log(gains))) > {"fp32-normwise": 2.2, "fp32": 1.5}[accuracy]
+    assert np.exp(np.mean(np.log(gains))) > {"fp32-normwise": 2.2, "fp32": 1.5}.get(accuracy, 1.0)
     for shape in ((64, 64, 64), (256, 256, 256), (8, 4096, 4096), (4096, 4096, 1)):
         chosen = predictor.choose(Gemm(*shape, dtype, accuracy=accuracy))
         assert chosen is not None
