@@ -111,11 +111,13 @@ class StudySpace:
 
     def row(self, params: Mapping[str, Value]) -> int | None:
         """The row of a complete point; None when it is incomplete or not valid."""
-        try:
-            point = self._unflatten(params)
-            return self.row_of(point) if point is not None else None
-        except SpaceError:
-            return None
+        with suppress(SpaceError):
+            match self._unflatten(params), self.space:
+                case Candidate() as candidate, SpaceUnion() as union:
+                    return union.find(candidate)
+                case Mapping() as configuration, SearchSpace() as space:
+                    return space.find(configuration)
+        return None
 
     def row_of(self, point: Candidate | Mapping[str, Value]) -> int:
         """The row of a valid point.

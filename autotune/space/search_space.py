@@ -242,11 +242,19 @@ class SearchSpace:
         Raises:
             SpaceError: it is not valid, or has other parameters.
         """
-        self._check_parameters(configuration)
-        row = self._find(configuration)
+        row = self.find(configuration)
         if row is None:
             raise SpaceError(f"not in the space: {self.rejection(configuration)}")
         return row
+
+    def find(self, configuration: Mapping[str, Value]) -> int | None:
+        """The row of a configuration; None where it is not valid, for which no reason is sought.
+
+        Raises:
+            SpaceError: it has other parameters.
+        """
+        self._check_parameters(configuration)
+        return self._find(configuration)
 
     def codes(self, rows: NDArray[np.int64]) -> NDArray[np.int32]:
         """Positions of the rows' values among their parameters', shape (rows, parameters).

@@ -99,6 +99,15 @@ class SpaceUnion:
         space = self._space(_family(candidate))
         return self._offsets[candidate.family] + space.index(candidate.configuration)
 
+    def find(self, candidate: Candidate) -> int | None:
+        """The row of a candidate; None where its configuration is not valid.
+
+        Raises:
+            SpaceError: its family is unknown, or its configuration has other parameters.
+        """
+        row = self._space(_family(candidate)).find(candidate.configuration)
+        return None if row is None else self._offsets[candidate.family] + row
+
     def nearest(self, candidate: Candidate, excluded: Container[int] = ()) -> int | None:
         """The valid row nearest to a candidate, which need not be valid itself.
 

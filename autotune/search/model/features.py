@@ -156,12 +156,13 @@ class FeatureMap:
     def _codes(
         self, rows: Sequence[int]
     ) -> Iterator[tuple[str, NDArray[np.int64], NDArray[np.int32]]]:
-        """For each family, which of the rows are its own, and the positions of their values."""
+        """For each family with some: which rows are its own, and the positions of their values."""
         numbers = np.array(rows, dtype=object if self._large else np.int64)
         start = 0
         for family, member in self._members.items():
             inside = np.nonzero((numbers >= start) & (numbers < start + member.size))[0]
-            yield family, inside, _codes(member, numbers[inside] - start)
+            if len(inside):
+                yield family, inside, _codes(member, numbers[inside] - start)
             start += member.size
 
     def _blank(self, count: int) -> Points:

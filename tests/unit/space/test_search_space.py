@@ -78,7 +78,7 @@ def test_recorded_space(name: str) -> None:
     for row in np.random.default_rng(0).integers(0, len(space), 200):
         configuration = space[int(row)]
         assert {each: column[row] for each, column in columns.items()} == configuration
-        assert space.index(configuration) == row
+        assert space.index(configuration) == space.find(configuration) == row
         assert configuration in space
         assert space.rejection(configuration) is None
         assert holds(restrictions, dict(configuration))
@@ -418,9 +418,11 @@ def test_rejections_show_the_numbers() -> None:
     assert space.rejection({"sm": 32, "sk": 64, "ty": 1, "tx": 4}) is None
     with pytest.raises(SpaceError, match="not in the space: sm % ty == 0"):
         space.index({"sm": 32, "sk": 64, "ty": 3, "tx": 1})
+    assert space.find({"sm": 32, "sk": 64, "ty": 3, "tx": 1}) is None
+    assert space.find({"sm": 33, "sk": 64, "ty": 3, "tx": 1}) is None
 
 
-@pytest.mark.parametrize("method", ["rejection", "index"])
+@pytest.mark.parametrize("method", ["rejection", "index", "find"])
 def test_configurations_with_other_parameters_are_refused(method: str) -> None:
     space = SearchSpace({"x": [1], "y": [2]})
     with pytest.raises(SpaceError, match=r"lacks \['y'\]; the parameters are x, y"):
@@ -711,7 +713,7 @@ def test_rows_are_numbered_family_after_family(union: SpaceUnion) -> None:
     assert [each.family for each in candidates] == ["loops"] * 4 + ["block"] * 6
     assert len(set(candidates)) == 10
     for row, each in enumerate(candidates):
-        assert union.index(each) == row
+        assert union.index(each) == union.find(each) == row
         assert each in union
         assert union[row - len(union)] == each
     for row in (10, -11):
@@ -727,6 +729,9 @@ def test_membership(union: SpaceUnion) -> None:
     assert {"sm": 64, "threads": 2} not in union
     with pytest.raises(SpaceError, match="unknown family 'other'; families: loops, none, block"):
         union.index(candidate("other", sm=64))
+    with pytest.raises(SpaceError, match="unknown family 'other'"):
+        union.find(candidate("other", sm=64))
+    assert union.find(candidate("block", sm=32, threads=2)) is None
     with pytest.raises(SpaceError, match="not in the space: sm >= 32"):
         union.index(candidate("block", sm=32, threads=2))
 
