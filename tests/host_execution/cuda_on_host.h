@@ -146,7 +146,9 @@ struct Fiber {
   jmp_buf place;  // where it goes on
   bool started;
   uint3 index;
-  std::size_t number;  // in its cluster
+  std::size_t number;                 // in its cluster
+  std::size_t warp_begin, warp_end;   // numbers of its warp's first thread, and behind the last one
+  unsigned exchanged;                 // of a warp's first thread: exchanges that all have come to
   uint3 block;
   unsigned rank;       // of its block
   bool finished, at_barrier;
@@ -312,6 +314,7 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
     }
   }
   if (shared_bytes > SHARED_BYTES) fail("more shared memory than any GPU has");
+  std::memset(dynamic_shared, 0xff, cluster * SHARED_BYTES);
   body = call;
   argument = arguments;
   gridDim = grid;
@@ -322,7 +325,9 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
         uint3 first = {i, j, k};
         if (backwards) first = {grid.x - cluster - i, grid.y - 1 - j, grid.z - 1 - k};
         blockIdx = first;
-        std::memset(dynamic_shared, 0xff, cluster * SHARED_BYTES);
+        for (unsigned rank = 0; rank < cluster; ++rank) {
+          std::memset(dynamic_shared + rank * SHARED_BYTES, 0xff, shared_bytes);
+        }
         start_cluster();
         for (std::size_t t = 0; t < all_threads; ++t) {
           Fiber& fiber = fibers[t];
@@ -332,9 +337,11 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
           fiber.index = {unsigned(own % block.x), unsigned(own / block.x % block.y),
                          unsigned(own / block.x / block.y)};
           fiber.finished = fiber.at_barrier = fiber.fenced = false;
-          fiber.exchanges = fiber.cluster_arrivals = fiber.products = 0;
+          fiber.warp_begin = t - own % warpSize;
+          fiber.warp_end = std::min(fiber.warp_begin + warpSize, (fiber.rank + 1) * threads);
+          fiber.exchanges = fiber.exchanged = fiber.cluster_arrivals = fiber.products = 0;
           fiber.open.clear();
-          fiber.committed.clear();
+          if (!fiber.committed.empty()) fiber.committed.clear();
         }
         run_cluster();
       }
@@ -343,13 +350,9 @@ static void launch(const uint3& grid, const uint3& block, std::size_t shared_byt
 }
 
 // The number of the first thread of the running warp, and of the first one behind it.
-static std::size_t warp_begin() {
-  return running->rank * threads + (running->number - running->rank * threads) / warpSize * warpSize;
-}
+static std::size_t warp_begin() { return running->warp_begin; }
 
-static std::size_t warp_end() {
-  return std::min(warp_begin() + warpSize, (running->rank + 1) * threads);
-}
+static std::size_t warp_end() { return running->warp_end; }
 
 // Offers a value to the running thread's warp, all of whose threads must take part: the number of the
 // exchange.
@@ -359,12 +362,15 @@ static unsigned offer(const Value& value) {
   const unsigned exchange = ++running->exchanges;
   std::memcpy(running->offered[exchange % 2], &value, sizeof value);
   leave();  // until all have offered theirs, but those that cannot come
-  while (std::any_of(fibers.begin() + warp_begin(), fibers.begin() + warp_end(),
+  unsigned& exchanged = fibers[warp_begin()].exchanged;
+  while (exchanged < exchange &&
+         std::any_of(fibers.begin() + warp_begin(), fibers.begin() + warp_end(),
                      [=](const Fiber& fiber) {
                        return fiber.exchanges < exchange && !fiber.finished && !fiber.at_barrier;
                      })) {
     block("an exchange of its warp");
   }
+  exchanged = std::max(exchanged, exchange);
   return exchange;
 }
 

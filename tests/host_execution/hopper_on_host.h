@@ -98,9 +98,11 @@ struct Product {
 
 static std::deque<std::function<void()>> copies;  // that are under way
 static NamedBarrier named[MOST_BLOCKS][16];
+static unsigned cluster_opened;  // how often all threads of the cluster had come
 static std::map<std::size_t, std::vector<std::unique_ptr<Product>>> products;  // by warp group
 
 static void start_cluster() {
+  cluster_opened = 0;
   barriers.clear();
   copies.clear();
   products.clear();
@@ -334,11 +336,15 @@ static void barrier_cluster_arrive_relaxed() { barrier_cluster_arrive_release();
 
 static void barrier_cluster_wait_acquire() {
   const unsigned mine = host::running->cluster_arrivals;
-  host::await("its cluster", [=] {
-    return std::all_of(host::fibers.begin(), host::fibers.begin() + host::all_threads,
-                       [=](const host::Fiber& fiber) {
-                         return fiber.finished || fiber.cluster_arrivals >= mine;
-                       });
+  std::size_t there = 0;  // threads that have come: none is looked at again
+  host::await("its cluster", [&] {
+    if (host::cluster_opened >= mine) return true;
+    for (; there < host::all_threads; ++there) {
+      const host::Fiber& fiber = host::fibers[there];
+      if (!fiber.finished && fiber.cluster_arrivals < mine) return false;
+    }
+    host::cluster_opened = mine;
+    return true;
   });
 }
 

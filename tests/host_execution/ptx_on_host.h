@@ -120,16 +120,18 @@ struct Position {
   int row, column;
 };
 
-// Elements of a fragment with `per` of them in a register; `at(lane, i)` is where the i-th one lies.
-template <int ROWS, int COLUMNS, typename Element, typename Register, std::size_t COUNT>
-static void gather(Element (&matrix)[ROWS][COLUMNS], const std::array<Register, COUNT>& mine,
-                   Position (*at)(int, int), Element (*read)(const Register*, int), int per) {
-  const unsigned exchange = host::offer(mine);
+// Elements of a fragment with PER of them in a register; `at(lane, i)` is where the i-th one lies.
+template <int PER, int ROWS, int COLUMNS, typename Register, std::size_t COUNT>
+static void gather(double (&matrix)[ROWS][COLUMNS], const std::array<Register, COUNT>& mine,
+                   Position (*at)(int, int), double (*read)(const Register*, int)) {
+  std::array<double, COUNT * PER> elements;
+  for (std::size_t i = 0; i < elements.size(); ++i) elements[i] = read(mine.data(), int(i));
+  const unsigned exchange = host::offer(elements);
   for (int from = 0; from < warpSize; ++from) {
-    const auto theirs = host::offered<std::array<Register, COUNT>>(first_of_warp() + from, exchange);
-    for (int i = 0; i < int(COUNT) * per; ++i) {
-      const Position place = at(from, i);
-      matrix[place.row][place.column] = read(theirs.data(), i);
+    const auto theirs = host::offered<decltype(elements)>(first_of_warp() + from, exchange);
+    for (std::size_t i = 0; i < theirs.size(); ++i) {
+      const Position place = at(from, int(i));
+      matrix[place.row][place.column] = theirs[i];
     }
   }
 }
@@ -146,8 +148,8 @@ static void multiply_doubles(const std::array<double*, C>& d, const std::array<d
                              Position (*of_a)(int, int), Position (*of_b)(int, int)) {
   static_assert(A * 32 == M * K && B * 32 == K * 8 && C * 32 == M * 8, "registers of the shape");
   double left[M][K], right[K][8];
-  gather(left, a, of_a, read_double, 1);
-  gather(right, b, of_b, read_double, 1);
+  gather<1>(left, a, of_a, read_double);
+  gather<1>(right, b, of_b, read_double);
   for (std::size_t i = 0; i < C; ++i) {
     const Position place = of_c(lane(), i);
     double sum = c[i];
@@ -201,15 +203,15 @@ static void mma_sync_aligned_m16n8k16_row_col_f64_f64_f64_f64(const std::array<d
 }
 
 // Shorter types: products are exact, their sum with C is truncated to float32.
-template <int K, std::size_t A, std::size_t B>
+template <int K, int PER, std::size_t A, std::size_t B>
 static void multiply_exactly(const std::array<float*, 4>& d, const std::array<unsigned, A>& a,
                              const std::array<unsigned, B>& b, const std::array<float, 4>& c,
                              Position (*of_a)(int, int), Position (*of_b)(int, int),
-                             double (*read)(const unsigned*, int), int per) {
+                             double (*read)(const unsigned*, int)) {
   static_assert(A * 2 == B * 4, "registers of the shape");
   double left[16][K], right[K][8];
-  gather(left, a, of_a, read, per);
-  gather(right, b, of_b, read, per);
+  gather<PER>(left, a, of_a, read);
+  gather<PER>(right, b, of_b, read);
   for (int i = 0; i < 4; ++i) {
     const Position place = of_c(lane(), i);
     double sum = c[i];
@@ -237,7 +239,7 @@ static void mma_sync_aligned_m16n8k8_row_col_f32_tf32_tf32_f32(const std::array<
                                                                const std::array<unsigned, 4>& a,
                                                                const std::array<unsigned, 2>& b,
                                                                const std::array<float, 4>& c) {
-  multiply_exactly<8>(d, a, b, c, of_a_k8, row_is_step, read_tf32, 1);
+  multiply_exactly<8, 1>(d, a, b, c, of_a_k8, row_is_step, read_tf32);
 }
 
 // a0, a1, a4 and a5 are of row l / 4, the others of the one 8 below; from a4 on, steps are 8 later.
@@ -254,14 +256,14 @@ static void mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(const std::array<f
                                                               const std::array<unsigned, 4>& a,
                                                               const std::array<unsigned, 2>& b,
                                                               const std::array<float, 4>& c) {
-  multiply_exactly<16>(d, a, b, c, of_a_k16, of_b_k16, read_half<__half>, 2);
+  multiply_exactly<16, 2>(d, a, b, c, of_a_k16, of_b_k16, read_half<__half>);
 }
 
 static void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(const std::array<float*, 4>& d,
                                                                 const std::array<unsigned, 4>& a,
                                                                 const std::array<unsigned, 2>& b,
                                                                 const std::array<float, 4>& c) {
-  multiply_exactly<16>(d, a, b, c, of_a_k16, of_b_k16, read_half<__nv_bfloat16>, 2);
+  multiply_exactly<16, 2>(d, a, b, c, of_a_k16, of_b_k16, read_half<__nv_bfloat16>);
 }
 
 }  // namespace ptx

@@ -29,7 +29,7 @@ from autotune.gpu.vendor import Compiled, KernelResources
 
 LIMITS = GpuLimits(
     compute_capability=942,
-    multiprocessor_count=4,
+    multiprocessor_count=1,
     warp_size=64,
     max_threads_per_block=1024,
     max_threads_per_multiprocessor=2048,
