@@ -45,14 +45,16 @@ def test_sources_of_a_family(name: str) -> None:
     family = FAMILIES[name]
     presets = [{}, *(preset.configuration for preset in family.presets.values())]
     declared = {each.name: each.default for each in family.parameters if each.default is not None}
+    texts = []
     for number, preset in enumerate(presets):
         dtype = family.dtypes[number % len(family.dtypes)]
         layout = family.layouts[number % len(family.layouts)]
         out_dtype = family.results(dtype)[number % len(family.results(dtype))]
         configuration = family.conform({**declared, **preset})
-        check_layout(
-            render(family, configuration, dtype=dtype, layout=layout, out_dtype=out_dtype).text
-        )
+        source = render(family, configuration, dtype=dtype, layout=layout, out_dtype=out_dtype)
+        texts.append(source.text)
+    for text in dict.fromkeys(texts):
+        check_layout(text)
 
 
 @pytest.mark.parametrize("name", LARGE)

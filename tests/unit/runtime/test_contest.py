@@ -82,14 +82,14 @@ class DeviceLike(FakeClock):
 
 
 @pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def cache(tmp_path: Path, warm_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache whose only records are of another shape."""
-    tune_textbook(tmp_path / "families", tmp_path / "cache")
-    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path / "cache"))
+    tune_textbook(tmp_path / "families", warm_cache)
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(warm_cache))
     monkeypatch.setenv("AUTOTUNE_FAMILIES", str(tmp_path / "families"))
     monkeypatch.setenv("AUTOTUNE_BACKGROUND", "0")
     forget()
-    yield tmp_path / "cache"
+    yield warm_cache
     forget()
 
 

@@ -42,9 +42,9 @@ LAYER = torch.ops.autotune.layer
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def own_cache(warm_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A cache without records; nothing is measured in calls."""
-    monkeypatch.setenv("AUTOTUNE_CACHE", str(tmp_path))
+    monkeypatch.setenv("AUTOTUNE_CACHE", str(warm_cache))
     monkeypatch.setenv("AUTOTUNE_BACKGROUND", "0")
     monkeypatch.setenv("AUTOTUNE_TURNS", "0")
     forget()
@@ -78,7 +78,7 @@ def keywords(following: Following) -> dict[str, Any]:
     return following._asdict()
 
 
-@pytest.mark.parametrize("lead", [(M,), (2, 3)])
+@pytest.mark.parametrize("lead", [pytest.param((M,), marks=pytest.mark.thorough), (2, 3)])
 def test_a_kernel_computes_all_of_a_layer(lead: tuple[int, ...], kernels: list[str]) -> None:
     x, w = random(*lead, N), random(K, N)
     following = all_parts(*lead, dtype=torch.float32, activation="silu")
@@ -118,6 +118,7 @@ def test_what_kernels_do_not_take_is_pytorchs(kernels: list[str]) -> None:
         linear(x, w, activation="swish")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "sigmoid", None])
 @pytest.mark.parametrize("parts", [(), ("bias",), ("multiply", "residual"), PARTS])
 def test_gradients_of_gradients(activation: str | None, parts: tuple[str, ...]) -> None:
@@ -295,7 +296,7 @@ def test_sums_of_the_switch(shape: tuple[int, ...], kernels: list[str]) -> None:
 
 
 @pytest.mark.parametrize("ratio", [2.0, 0.5])
-def test_a_tuned_layer_takes_turns_with_pytorch_once(ratio: float, tmp_path: Path) -> None:
+def test_a_tuned_layer_takes_turns_with_pytorch_once(ratio: float, warm_cache: Path) -> None:
     problem = Layer(("bias",), "silu").operation.at((M, N, K), layout="nt")
     device = make_target("cpu").device(problem)
     family = catalog("cpu", problem.operation)["unpacked"]
@@ -309,7 +310,7 @@ def test_a_tuned_layer_takes_turns_with_pytorch_once(ratio: float, tmp_path: Pat
         toolchain=dict(device.toolchain),
         baseline=None,
     )
-    cache = TuningCache(CacheLocations.at(tmp_path).create().database)
+    cache = TuningCache(CacheLocations.at(warm_cache).create().database)
     cache.add(tuned)
     library = f"PyTorch {torch.__version__}"
     found, reason = choosing._CONTESTS[problem, "cpu", library]
