@@ -235,7 +235,7 @@ ABLE = [name for name, family in catalog("cuda").items() if family.epilogue]
 LAYERS = ["layer_bias_gelu", "layer_row_scale_silu_multiply", "layer_gelu_tanh_residual"]
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated", *LAYERS])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", [*ABLE, "plain"])
@@ -252,7 +252,7 @@ def test_defaults_compile(name: str, dtype: str, operation: str, tmp_path: Path)
     assert operation in compile_cuda(source.text, architecture).kernels
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("device", ["t4", "a100", "h200"])
 @pytest.mark.parametrize("name", LARGE)
 def test_example_operations_compile_and_need_what_was_predicted(name: str, device: str) -> None:

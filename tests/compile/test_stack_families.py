@@ -26,7 +26,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "family", "device", "preset"), CASES)
 def test_presets_compile_without_spills(name: str, family: str, device: str, preset: str) -> None:
     made = load_families(target="cuda", operation=name)[family]

@@ -83,7 +83,7 @@ def test_space_depends_on_the_device(capsys) -> None:
 
 
 @needs_nvrtc
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_emit_tells_what_the_binary_needs(capsys, family: str) -> None:
     dtype, _, _ = FAMILIES[family].partition("-")

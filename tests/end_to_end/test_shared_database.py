@@ -212,6 +212,7 @@ def test_a_server_that_goes_away_is_one_line(server: Server, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "on other hosts"])
 @pytest.mark.parametrize("storage", ["postgresql", "journal"])
 def test_what_killed_workers_held_is_measured_by_those_that_live(

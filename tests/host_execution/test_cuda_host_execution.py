@@ -100,7 +100,7 @@ def largest_sizes(
     return 2 * tile("sm", 32) + 9, 3 * tile("sn", 16) + 9, 2 * tile("sk", 32) + 9
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "layout", "dtype", "out_dtype"),
     [
@@ -165,7 +165,7 @@ def test_operands_with_odd_rows_are_realigned(
             assert error < tolerance(case), (configuration, case)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 70, 3), (65, 1, 66), (67, 37, 1)])
 @pytest.mark.parametrize(
     ("name", "dtype"), [(n, d) for n, f in FAMILIES.items() for d in f.dtypes if d != "float64"]

@@ -35,6 +35,7 @@ def test_one_binary_serves_whatever_is_decided_at_the_call(name: str) -> None:
     assert len(texts) == 1
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", ["dmma", "mma", "mma_tf32", "pipelined", "skinny"])
 @pytest.mark.parametrize("sizes", [(70, 301, 131), (1, 1, 1), (2, 1500, 65)])
 @pytest.mark.parametrize("splits", [2, 5, 24])
@@ -52,6 +53,7 @@ def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
     assert len(results) == 1
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("transpose_through", ["copies", "registers"])
 @pytest.mark.parametrize(
@@ -87,6 +89,7 @@ def test_each_operand_is_copied_as_its_rows_allow(
         assert error < 40 * DTYPES["float32"].unit_roundoff, (configuration, case)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "sizes", [{"sm": 96, "sk": 112}, {"sm": 112, "sk": 96}, {"sm": 48, "sk": 160}]
 )

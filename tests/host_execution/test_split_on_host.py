@@ -40,7 +40,7 @@ def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) ->
     return check.run(kernel, family.accuracy).reason
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_hard_operands(name: str, layout: str, folder: Path) -> None:
@@ -50,7 +50,7 @@ def test_hard_operands(name: str, layout: str, folder: Path) -> None:
     assert [r for case in cases if (r := judge(name, layout, case, folder))] == []
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
@@ -58,6 +58,7 @@ def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
     assert [r for case in cases if (r := judge(name, layout, case, folder))] == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize(
     "changed",

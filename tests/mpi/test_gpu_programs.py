@@ -26,7 +26,7 @@ CHECK = Path(__file__).with_name("check_programs.py")
 FAMILIES = {"gpu_cannon", "gpu_grid", "gpu_reduction", "gpu_summa"}
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("transport", sorted(TRANSPORTS))
 @pytest.mark.parametrize(("ranks", "count"), [(2, 2), (4, 1)])
 def test_products_are_right_by_every_transport(

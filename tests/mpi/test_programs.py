@@ -36,7 +36,7 @@ NEEDS_TWO = {"reduction", "shared_memory"}
 SQUARES_FIT = {4, 6, 8}
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("ranks", "count"), [(1, 8), (2, 8), (3, 3), (4, 4), (6, 1), (8, 1)])
 def test_products_are_right_wherever_the_operands_are(
     ranks: int, count: int, tmp_path: Path

@@ -102,7 +102,7 @@ def test_no_rank_spins_in_anothers_way(world: World) -> None:
     assert all(b"OPENBLAS_THREAD_TIMEOUT=20" in variables for variables in started)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("deed", "kind", "told"),
     [

@@ -287,6 +287,7 @@ class TestOffers:
 
 
 class TestSpace:
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         "where", [["--device", "h200"], ["--target", "cpu"], ["--target", "hybrid", "--device=t4"]]
     )

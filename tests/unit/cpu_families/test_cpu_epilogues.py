@@ -149,7 +149,7 @@ def padded(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.n
     return whole[..., : shape[-1]]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("program", "name", "dtype"), [*product(PROGRAMS, OPERATIONS, ("float32", "float64"))]
 )

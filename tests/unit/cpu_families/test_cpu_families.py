@@ -101,7 +101,7 @@ def test_nan_and_infinity_are_not_lost(case: Program, programs: Programs) -> Non
         assert not np.isfinite(others).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "case",
     [

@@ -145,7 +145,7 @@ def test_sizes_and_blocks_as_they_are_tuned(program: Program, programs: Programs
         programs.multiply(program, GemmCall(m, n, k, alpha=0.5, beta=2.0))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("program", SHARED, ids=str)
 @settings(max_examples=20)
 @given(data=st.data())
@@ -230,6 +230,7 @@ def at_the_end(matrix: NDArray[Any], padding: int) -> NDArray[Any]:
     return copied
 
 
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("program", UNPACKED_PROGRAMS, ids=str)
 @pytest.mark.parametrize("sizes", [(700, 16, 5), (3, 300, 5), (1, 1, 1), (70, 33, 64), (9, 2, 37)])
 @pytest.mark.parametrize("padding", [0, 3])
@@ -272,7 +273,7 @@ for m, n, k in ((1, 1, 1), (5, 7, 9), (64, 64, 64), (150, 131, 170), (150, 131, 
 """
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "program",
     [

@@ -88,7 +88,7 @@ def chosen(family: KernelFamily, name: str, dtype: str) -> list[Configuration]:
     return [default, single[0], shared[0]]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", LARGE)

@@ -344,7 +344,7 @@ def test_a_call_names_what_does_not_fit() -> None:
             kernel(*inputs, **options)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", SHAPES)
 def test_it_is_tuned_stored_verified_and_loaded(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

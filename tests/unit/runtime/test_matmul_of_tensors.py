@@ -40,6 +40,7 @@ def same(got: Any, wanted: Any) -> None:
     assert got.equal(wanted)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(4))
 def test_what_pytorch_multiplies(seed: int) -> None:
     source = random.Random(seed)

@@ -35,6 +35,7 @@ def same(got: Any, wanted: Any, kind: type = np.ndarray) -> None:
     np.testing.assert_array_equal(np.asarray(got), wanted)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 def test_products_that_go_to_kernels(dtype: str, layout: str, own_cache: Path) -> None:

@@ -47,6 +47,7 @@ def same(got: Any, wanted: Any) -> None:
     assert got.equal(wanted)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("operator", OPERATORS, ids=["function", "operator"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

@@ -292,6 +292,7 @@ WATCHERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("watcher", WATCHERS)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_who_watches_sees_what_pytorch_does(entry: str, watcher: str) -> None:
