@@ -147,6 +147,7 @@ def test_the_command_answers_each_line_of_its_input(
     assert answers[2]["id"] == "a"
 
 
+@pytest.mark.thorough
 def test_the_command_checks_functions_of_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -221,6 +221,7 @@ def test_a_wrong_kernel_is_not_stored(cache: Path) -> None:
     assert caught.value.__context__ is None
 
 
+@pytest.mark.thorough
 def test_ctrl_c_ends_a_first_call_in_one_line_and_loses_nothing(cache: Path) -> None:
     fresh = cache / "interrupted"
     process = another_process(fresh)

@@ -114,6 +114,7 @@ def test_a_sweep_may_race(whole: SweepResult, cache: Path) -> None:
     assert raced.counts == {Outcome.OK: 1, Outcome.ABANDONED: raced.size - 1}
 
 
+@pytest.mark.thorough
 def test_a_sweep_without_racing_times_to_the_end_what_another_abandoned(
     whole: SweepResult, cache: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_what_a_study_was_told_and_the_cache_was_not_is_stored_by_the_next(
     assert len({each.candidate for each in after}) == whole.size
 
 
+@pytest.mark.thorough
 def test_an_interrupted_sweep_keeps_a_part(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "autotune", "sweep", *OPTIONS, "--cache", str(tmp_path)]
     process = subprocess.Popen(

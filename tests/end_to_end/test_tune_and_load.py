@@ -201,7 +201,7 @@ SEARCHES = {
     ("search", "number"),
     [
         ("tune", signal.SIGINT),
-        ("tune", signal.SIGHUP),
+        pytest.param("tune", signal.SIGHUP, marks=pytest.mark.thorough),
         ("preset", signal.SIGTERM),
     ],
 )
@@ -237,6 +237,7 @@ def test_a_request_to_stop_keeps_what_was_measured(
     assert [record.id for record in database.records()] == [document["id"]]
 
 
+@pytest.mark.thorough
 def test_two_tuners_share_one_cache_and_study(warm_cache: Path) -> None:
     command = [sys.executable, brevity.__file__, "tune", "--json", "--quiet", "--family", "loops"]
     command += ["--shape", "24x24x24", "--trials", "4", "--cache", str(warm_cache)]

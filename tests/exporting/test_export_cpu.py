@@ -130,7 +130,7 @@ def own(case: str) -> tuple[TuningRecord, Path]:
 
 
 @needs_cmake
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [*OWN, "damped_rows"])
 def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
     made, families = own(case)
@@ -144,7 +144,7 @@ def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", [*OWN, "damped_rows"])
 def test_any_operation_is_a_module(tmp_path: Path, case: str) -> None:
     made, families = own(case)
@@ -231,7 +231,7 @@ for wrong, out in (
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
 
 
-@pytest.mark.parametrize("family", ["loops", "goto"])
+@pytest.mark.parametrize("family", ["loops", pytest.param("goto", marks=pytest.mark.thorough)])
 def test_a_module_runs_where_nothing_can_be_kept(tmp_path: Path, family: str) -> None:
     """In a container that is read-only: from a zip, with no folder for a cache."""
     made = stored(family, Gemm(20, 30, 10, threads=1))

@@ -133,14 +133,34 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+OTHERS = (
+    "bad argument",
+    "rank 0 stopped early",
+    "rank 0 stopped between requests",
+    "rank 1 stopped in a request",
+    "rank 1 never loads",
+    "rank 1 raises before load",
+    "rank 1 ends between calls",
+    "rank 1 ends a wait early",
+)
+"""Their like are among the rest."""
+
+
 @pytest.fixture(scope="module")
-def endings(shared_cache: Path) -> Iterator[dict[str, Future[Ended]]]:
-    """All cases, several at a time: they do little but wait."""
+def endings(
+    shared_cache: Path, request: pytest.FixtureRequest
+) -> Iterator[dict[str, Future[Ended]]]:
+    """All cases that are asked for, several at a time: they do little but wait."""
+    every = request.config.getoption("thorough")
+    asked = {name: case for name, case in CASES.items() if every or name not in OTHERS}
     with ThreadPoolExecutor(5) as pool:
-        yield {name: pool.submit(run, case.ranks, shared_cache) for name, case in CASES.items()}
+        yield {name: pool.submit(run, case.ranks, shared_cache) for name, case in asked.items()}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=pytest.mark.thorough if each in OTHERS else []) for each in CASES],
+)
 def test_all_ranks_end_with_one_line(name: str, endings: dict[str, Future[Ended]]) -> None:
     ended = endings[name].result()
     lines = [line for line in ended.printed.splitlines() if line.startswith("autotune")]

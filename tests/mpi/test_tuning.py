@@ -117,6 +117,7 @@ def test_a_tuned_kernel_is_loaded_and_called_on_every_rank(own_cache: Path) -> N
         load(Gemm(9, 9, 9, dtype="float64"), MpiTarget(2, "distributed"), match="nearest")
 
 
+@pytest.mark.thorough
 def test_all_ranks_under_mpiexec_tune_together(own_cache: Path) -> None:
     done = run_ranks(
         2,

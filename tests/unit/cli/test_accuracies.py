@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 WHERE = ["bench", "--accuracy", "all", "--target", "cpu", "--shape", "96x80x64", "--threads", "1"]
 
 
+@pytest.mark.thorough
 def test_every_class_has_a_row_with_its_error(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

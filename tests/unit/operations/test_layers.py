@@ -174,6 +174,7 @@ def test_numba_has_no_error_function() -> None:
         load(problem, target="cpu")
 
 
+@pytest.mark.thorough
 def test_a_layer_is_tuned_recorded_and_loaded_like_a_product(tmp_path: Path) -> None:
     defined = find_operation("layer_bias_silu_multiply")
     problem = defined.problem(M=37, N=24, K=30, layout="nt", threads=1)

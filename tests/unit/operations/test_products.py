@@ -115,7 +115,7 @@ def test_kernels_are_verified_against_the_formula(
             assert evaluator.evaluate(candidate, None).outcome is outcome
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_it_is_tuned_stored_and_loaded(warm_cache: Path, tmp_path: Path) -> None:
     wanted = replace(problem(96, 96, 64), threads=1)
     result = tune(

@@ -14,8 +14,14 @@ from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.cases import cases_of
 from autotune.targets.families import catalog
 
+FEW = ("bitonic_step", "prefix_sum", "quantisation", "transposition")
+"""In place, of several kernels, of integers, of tiles."""
 
-@pytest.mark.parametrize("name", NAMES)
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[] if each in FEW else pytest.mark.thorough) for each in NAMES],
+)
 def test_a_kernel_is_tuned_cached_and_loaded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     example = module(name)
     given = example.operands(np.random.default_rng(3))

@@ -213,7 +213,7 @@ def test_launches_are_told_as_blocks_and_waves(family: str) -> None:
         assert blocks == math.ceil(511 / rows) * math.ceil(1023 / columns)
 
 
-@pytest.mark.slow
+@pytest.mark.thorough
 def test_three_tiny_shapes_on_this_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,7 @@ def test_a_picture_has_every_value_of_its_table(tmp_path: Path, name: str) -> No
         assert all(f">{row.gflops:.1f}</" in drawn for row in rows)
 
 
+@pytest.mark.thorough
 def test_an_experiment_prints_a_table_and_draws_it(tmp_path: Path) -> None:
     plot = tmp_path / "plot.svg"
     printed = run(

@@ -13,6 +13,7 @@ pytest.importorskip("torch", minversion="2.9")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "accuracy" / "transformer_block.py"
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_errors_of_all_ways_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
