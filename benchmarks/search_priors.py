@@ -1,14 +1,17 @@
-"""What measurements of another device save a search: ``python benchmarks/search_priors.py``.
+"""What a recording of another device or problem is worth: ``search_priors.py DIR``.
 
-Replays a recorded space with the sampler `auto`, which knows nothing, or what a search of another
-recorded space measured there, or as many random measurements of that. Counted are evaluations
-until a share of the optimum's speed, failing configurations included. Prints Markdown.
+Every recorded space of a kernel is searched by the sampler `auto` with every other recording of
+it as a prior, and with that recording's values shuffled: a prior that is wrong. Compared is, seed
+by seed, with the search that knows nothing. "Picks" are the evaluations that the prior's own order
+needs until 95% of the optimum's speed, without any search. Recorded spaces are those in DIR and
+data sets of this package. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -16,71 +19,112 @@ from environment import describe, describe_files
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from autotune import datasets
 from autotune.research import RecordedSpace, read_recorded, run_sampler
+from autotune.research.scoring import run_score
+from autotune.search.claims import StudySpace
 from autotune.search.model import MeasuredPrior
 
-SHARES = (0.90, 0.95, 0.99)
-"""Of the optimum's speed."""
+KERNELS = (
+    ("conv_milo-A4000", "conv_milo-MI250X", "convolution_v2-RTX_3090"),
+    ("gemm-RTX_3090", "gemm_amd2018"),
+    ("zen4-blocked-256", "zen4-blocked-96x1024x96"),
+    ("h100-tiled-2048", "h100-tiled-256x4096x4096"),
+)
+"""Recordings of one kernel on several devices, of several versions or for several shapes."""
+
+NEAR, SOON = 0.95, 15
+"""Share of the optimum's speed, and evaluations within which it is wanted."""
 
 Rows = NDArray[np.int64]
-
-KNOWN: Mapping[str, Callable[[RecordedSpace, int, int], Rows]] = {
-    "none": lambda other, count, seed: np.array([], dtype=np.int64),
-    "measurements of a search there": lambda other, count, seed: (
-        run_sampler(other, "auto", count, seed).rows
-    ),
-    "random measurements there": lambda other, count, seed: np.random.default_rng(seed).choice(
-        other.size, count, replace=False
-    ),
-}
-"""What is known of the other space: (space, measurements, seed) -> rows."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("space", type=Path, help="what is searched")
-    parser.add_argument("other", type=Path, help="what is known: a recording of another device")
-    parser.add_argument("--budget", type=int, default=200, help="evaluations, and of the prior")
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("data", type=Path, help="folder of recorded spaces")
+    parser.add_argument("--budget", type=int, default=200, help="evaluations")
+    parser.add_argument("--seeds", type=int, default=10)
     args = parser.parse_args()
 
-    recorded, other = read_recorded(args.space), read_recorded(args.other)
+    paths = {name: path_of(name, args.data) for kernel in KERNELS for name in kernel}
+    spaces = {name: read_recorded(path) for name, path in paths.items()}
     print(describe())
-    print(describe_files([args.space, args.other]))
-    print(f"- {other.name} for {recorded.name}, {args.seeds} seeds, median [quartiles]\n")
-    print(f"| prior | {' | '.join(f'{share:.0%}' for share in SHARES)} |")
-    print("|---" * (1 + len(SHARES)) + "|")
+    print(describe_files(list(paths.values())))
+    print(f"- {args.seeds} seeds, {args.budget} evaluations, or all that there are\n")
     with threadpool_limits(1):  # sums must not depend on the number of cores
-        for name, known in KNOWN.items():
-            runs = [
-                searched(recorded, other, known(other, args.budget, seed), args.budget, seed)
-                for seed in range(args.seeds)
-            ]
-            cells = (cell([needed(recorded, rows, share) for rows in runs]) for share in SHARES)
-            label = name if name == "none" else f"{args.budget} {name}"
-            print(f"| {label} | {' | '.join(cells)} |", flush=True)
+        show(spaces, args.budget, range(args.seeds))
 
 
-def searched(
-    recorded: RecordedSpace, other: RecordedSpace, known: Rows, budget: int, seed: int
-) -> Rows:
-    """What a search asks for that knows what some rows of another space came to."""
-    ran = [row for row in known.tolist() if not np.isnan(other.values[row])]
-    measured = [(other.space[row], float(other.values[row])) for row in ran]
-    priors = [MeasuredPrior(measured)] if measured else []
-    return run_sampler(recorded, "auto", budget, seed, priors).rows
+def path_of(name: str, folder: Path) -> Path:
+    return datasets.path(name) if name in datasets.names() else folder / f"{name}.json"
 
 
-def needed(recorded: RecordedSpace, rows: Rows, share: float) -> float:
-    """Evaluations until so much of the optimum's speed; infinite where they do not suffice."""
-    near = recorded.values[rows] <= recorded.optimum / share
+def show(spaces: Mapping[str, RecordedSpace], budget: int, seeds: Sequence[int]) -> None:
+    """A line for each pair, and a table of all."""
+    alone = {
+        name: [run_sampler(space, "auto", min(budget, space.size), seed).rows for seed in seeds]
+        for name, space in spaces.items()
+    }
+    print(f"| space | prior | score | with it | shuffled | {NEAR:.0%} after | with it | picks |")
+    print("|---|---|---|---|---|---|---|---|")
+    gained: list[list[float]] = []
+    soon: list[list[float]] = []
+    for name, other in (pair for kernel in KERNELS for pair in permutations(kernel, 2)):
+        space, known = spaces[name], spaces[other]
+        prior = recorded_prior(known)
+        size = min(budget, space.size)
+        informed = [run_sampler(space, "auto", size, seed, [prior]).rows for seed in seeds]
+        misled = [
+            run_sampler(space, "auto", size, seed, [recorded_prior(known, seed)]).rows
+            for seed in seeds
+        ]
+        searches = (alone[name], informed, misled)
+        scores, counts = [], []
+        for runs in searches:
+            scores.append(np.array([run_score(space.values, rows, size) for rows in runs]))
+            counts.append([needed(space, rows) for rows in runs])
+        picks = needed(space, np.argsort(prior.over(StudySpace(space.space))(range(space.size))))
+        print(
+            f"| {name} | {other} | {scores[0].mean():.3f} | {change(scores[1] - scores[0])} | "
+            f"{change(scores[2] - scores[0])} | {np.median(counts[0]):g} | "
+            f"{np.median(counts[1]):g} | {picks:g} |",
+            flush=True,
+        )
+        gained.append([float(each.mean()) for each in scores])
+        soon.append([*map(within, counts), within([picks])])
+    means = np.mean(gained, axis=0)
+    less = np.array(gained)[:, 1:] - np.array(gained)[:, :1]
+    print(f"\n| of {len(gained)} pairs | nothing known | prior | shuffled | its order alone |")
+    print("|---|---|---|---|---|")
+    print("| score | " + " | ".join(f"{mean:.3f}" for mean in means) + " | |")
+    print("| worst loss | | " + " | ".join(f"{loss:+.3f}" for loss in less.min(axis=0)) + " | |")
+    shares = " | ".join(f"{share:.0%}" for share in np.mean(soon, axis=0))
+    print(f"| {NEAR:.0%} within {SOON} | {shares} |")
+
+
+def recorded_prior(recorded: RecordedSpace, shuffled: int | None = None) -> MeasuredPrior:
+    """A prior of all that was recorded; with a seed, of its values in random order."""
+    points, values = zip(*recorded.measurements(), strict=True)
+    if shuffled is not None:
+        values = np.random.default_rng(shuffled).permutation(values).tolist()
+    return MeasuredPrior(zip(points, values, strict=True))
+
+
+def needed(recorded: RecordedSpace, rows: Rows) -> float:
+    """Evaluations until that share of the optimum's speed; infinite where they do not suffice."""
+    near = recorded.values[rows] <= recorded.optimum / NEAR
     return float(np.argmax(near)) + 1 if near.any() else float("inf")
 
 
-def cell(counts: Sequence[float]) -> str:
-    """The median run and the quartiles."""
-    low, middle, high = np.quantile(counts, (0.25, 0.5, 0.75), method="midpoint")
-    return f"{middle:g} [{low:g}-{high:g}]"
+def within(counts: Sequence[float]) -> float:
+    """Share of the runs that need no more than wanted."""
+    return float(np.mean(np.array(counts) <= SOON))
+
+
+def change(differences: NDArray[np.float64]) -> str:
+    """The mean over seeds and its standard error."""
+    error = float(differences.std(ddof=1)) / np.sqrt(len(differences))
+    return f"{differences.mean():+.3f} ±{error:.3f}"
 
 
 if __name__ == "__main__":
