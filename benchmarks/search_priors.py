@@ -1,4 +1,4 @@
-"""What a recording of another device or problem is worth: ``search_priors.py DIR``.
+"""Priors of other devices and problems, right or wrong: ``search_priors.py DIR``.
 
 Every recorded space of a kernel is searched by the sampler `auto` with every other recording of
 it as a prior, and with that recording's values shuffled: a prior that is wrong. Compared is, seed
