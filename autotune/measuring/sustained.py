@@ -43,6 +43,9 @@ _FEWEST_HEATING = 2
 CHANGE = 0.01
 """Clocks that change less from one turn to the next are steady."""
 
+_ROUNDING_S = 1e-9
+"""More than sums of turns are off by: what fits before the first of them fits after it."""
+
 SustainedVisit: TypeAlias = Callable[[float], Series | Measurement]
 """Has a contestant computed for about the seconds given, without a pause."""
 
@@ -151,7 +154,7 @@ class SustainedTurns:
         return reply
 
     def _fits(self, turns: Sequence[int | None]) -> bool:
-        left_s = self._until_s - self._deadline.elapsed_s
+        left_s = self._until_s - self._deadline.elapsed_s + _ROUNDING_S
         return not turns or sum(map(self._expected_s, turns)) <= left_s
 
     def _expected_s(self, place: int | None) -> float:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from autotune.core.deadline import Deadline
@@ -117,6 +117,7 @@ def test_short_turns_and_turns_without_a_pause_have_winners_of_their_own() -> No
     finalists=st.integers(1, 6),
     library=st.booleans(),
 )
+@example(budget_s=4.0, limit_s=4 * WALL_S, finalists=2, library=False)
 def test_time_is_never_exceeded_and_rounds_are_whole(
     budget_s: float, limit_s: float, finalists: int, library: bool
 ) -> None:
