@@ -257,12 +257,10 @@ class SharedWorker:
         """
         process = self._process
         if process is None or process.pid is None:
-            self._coming, self._made = None, {subject} - {None}
+            self._coming, self._made = None, {None, subject}  # there is nothing to make for None
             process = WorkerProcess(self._entry, *self._arguments, subject, **self._options)
             self._process = process
             process.spawn()
-        elif subject is None:
-            pass
         elif process.ready and self._coming is None and subject not in self._made:
             process.submit(_Prepare(subject), PREPARE_TIMEOUT_S, deadline)
             self._coming = subject

@@ -230,34 +230,31 @@ class _Journal(JournalFileBackend):
     def _append(self, content: bytes, *, wait: bool) -> None:
         if not self._path.exists():
             raise FileNotFoundError(self._path)  # and not begun in the middle
-        self._guard.acquire()
-        try:
-            with self._path.open("ab") as file:
-                file.write(content)
-                if wait:
-                    file.flush()
-                    os.fsync(file.fileno())
-        finally:
-            self._guard.release()
+        with self._locked(), self._path.open("ab") as file:
+            file.write(content)
+            if wait:
+                file.flush()
+                os.fsync(file.fileno())
 
     def remove_unless_shared(self) -> None:
         """Remove the file, if all that is in it was written by one worker: this one."""
-        self._guard.acquire()
-        try:
+        with self._locked():
             lines = self._path.read_bytes().splitlines()
             if len({json.loads(line)["worker_id"] for line in lines}) <= 1:
                 self._path.unlink()
-        finally:
-            self._guard.release()
 
     def cut_torn_line(self) -> None:
         """Remove an unfinished last line, if it is one of ours."""
+        with self._locked(), self._path.open("rb+") as file:
+            start, line = _last_line(self._path)
+            if line and not line.endswith(b"\n") and _is_record_start(line):
+                file.truncate(start)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
         self._guard.acquire()
         try:
-            with self._path.open("rb+") as file:
-                start, line = _last_line(self._path)
-                if line and not line.endswith(b"\n") and _is_record_start(line):
-                    file.truncate(start)
+            yield
         finally:
             self._guard.release()
 

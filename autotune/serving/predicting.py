@@ -31,7 +31,7 @@ from autotune.model import (
 )
 from autotune.operations.problem import ACCURACIES, admits, product_of
 from autotune.serving.fitting import Fits
-from autotune.store import PortfolioHead
+from autotune.store import PortfolioHead, decoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -215,13 +215,16 @@ class Predictor:
             == (problem.dtype, problem.result_dtype)
         ]
         of_classes = [[head for head in typed if head.subject.accuracy == one] for one in classes]
-        there = [heads for heads in of_classes if heads]
-        others = [*itertools.chain(*there[1:])]
+        like, *others = [heads for heads in of_classes if heads] or [[]]
         for threads in dict.fromkeys((problem.threads, None)):
-            for head in itertools.chain(*there[:1]):
+            for head in like:
                 if head.subject.threads == threads and (found := head.read()) is not None:
-                    joined = (one.read() for one in others if _joins(found, one))
-                    yield [found, *filter(None, joined)]
+                    of_device = decoded(
+                        one
+                        for one in itertools.chain(*others)
+                        if replace(one.subject, accuracy=head.subject.accuracy) == head.subject
+                    )
+                    yield [found, *(one for one in of_device if _alike(one) == _alike(found))]
 
     def _is_outdone(self, portfolio: Portfolio, problem: Problem) -> bool:
         """True if a portfolio is of a stricter class, and a family of the looser one is faster."""
@@ -348,16 +351,9 @@ class Predictor:
         return f"{whose} ({known})"
 
 
-def _joins(portfolio: Portfolio, head: PortfolioHead) -> bool:
-    """True if a head is of a portfolio of the same device, compiled like this one."""
-    subject = PortfolioHead.known(portfolio).subject
-    if replace(head.subject, accuracy=subject.accuracy) != subject:
-        return False
-    other = head.read()
-    return other is not None and (portfolio.architecture, portfolio.toolchain.get(SETTINGS)) == (
-        other.architecture,
-        other.toolchain.get(SETTINGS),
-    )
+def _alike(portfolio: Portfolio) -> tuple[str, str | None]:
+    """Architecture and settings that programs were compiled with."""
+    return portfolio.architecture, portfolio.toolchain.get(SETTINGS)
 
 
 def _laid_out(entries: Sequence[Entry], layout: str) -> list[Entry]:

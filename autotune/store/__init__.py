@@ -21,7 +21,7 @@ from autotune.store.matching import (
     size_distance,
 )
 from autotune.store.measured import MeasuredProblem, StoredMeasurement
-from autotune.store.portfolio import PortfolioHead, read_portfolio
+from autotune.store.portfolio import PortfolioHead, decoded, read_portfolio
 from autotune.store.ranking import preference, superseded
 from autotune.store.record import BaselineRecord, EffortRecord, SustainedRecord, TuningRecord
 from autotune.store.sources import RecordSource, pools, record_sources
@@ -40,6 +40,7 @@ __all__ = [
     "SustainedRecord",
     "TuningCache",
     "TuningRecord",
+    "decoded",
     "document_of",
     "export_lines",
     "export_records",
