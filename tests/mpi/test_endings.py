@@ -166,6 +166,7 @@ def test_all_ranks_end_with_one_line(name: str, endings: dict[str, Future[Ended]
     lines = [line for line in ended.printed.splitlines() if line.startswith("autotune")]
     usage = [line for line in lines if "unrecognized arguments" in line]
     assert len(usage) == (name == "bad argument"), ended.printed
+    assert len(set(lines) - set(usage)) == 1, (ended.code, ended.printed)
     (line,) = set(lines) - set(usage)
     assert CASES[name].told in line, ended.printed
     assert ended.code != 0

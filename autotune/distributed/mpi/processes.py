@@ -7,14 +7,17 @@ ranks wait for each other.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import math
 import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -95,6 +98,9 @@ PREFIXES = ("mpich_shm_", "mpich_shar_tmp")
 """MPICH's names for the segments of its ranks and their windows. It unlinks windows when it has
 made them, but the segment of a node only when MPI ends, which ranks that are killed do not see."""
 
+_READ_S = 5.0
+"""Seconds that an mpiexec on a loaded machine may take to read a line."""
+
 OLD_S = 60.0
 """A segment that no process has mapped is somebody's who is just starting, unless it is so old."""
 
@@ -111,6 +117,26 @@ def named_ranks(ranks: list[int]) -> str:
     """Ranks by number, the first few of many."""
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'' if len(ranks) == 1 else 's'} {', '.join(map(str, ranks[:8]))}{more}"
+
+
+def say_last(line: str) -> None:
+    """Print a line to standard error before ranks are killed, and wait until it has been read.
+
+    MPICH's mpiexec reads no more of the pipes of ranks once one of them has aborted.
+    """
+    print(line, file=sys.stderr, flush=True)
+    end = time.monotonic() + _READ_S
+    with contextlib.suppress(OSError, ValueError):  # a standard error that is no file
+        while _unread(sys.stderr.fileno()) and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def _unread(number: int) -> int:
+    """Bytes in a pipe; 0 of whatever else a file is."""
+    if not stat.S_ISFIFO(os.fstat(number).st_mode):
+        return 0
+    found = fcntl.ioctl(number, termios.FIONREAD, bytes(4))
+    return int.from_bytes(found, sys.byteorder)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 
 from autotune.core.interpreter import python
@@ -30,6 +29,7 @@ from autotune.distributed.mpi.processes import (
     number_in,
     patience_s,
     process_of,
+    say_last,
     unlink,
 )
 
@@ -113,7 +113,7 @@ def watch(parent: int, limit_s: float) -> None:
         if given is not None and given[0].look() > given[1]:
             fault = given[2]
         if fault and os.getppid() == parent:
-            print(f"autotune: {fault}", file=sys.stderr, flush=True)
+            say_last(f"autotune: {fault}")
             segments = mapped([parent])
             with contextlib.suppress(ProcessLookupError):
                 os.kill(parent, signal.SIGKILL)

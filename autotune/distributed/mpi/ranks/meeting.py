@@ -26,6 +26,7 @@ from autotune.distributed.mpi.processes import (
     mapped,
     named_ranks,
     patience_s,
+    say_last,
     unlink,
 )
 
@@ -171,7 +172,7 @@ def say_gone(comm: Intracomm, reason: str) -> None:
 
 def end_all(comm: Intracomm, line: str) -> NoReturn:
     """Print a line and end every rank, also those that are stopped or hang."""
-    print(f"autotune: {line}", file=sys.stderr, flush=True)
+    say_last(f"autotune: {line}")
     unlink(mapped(["self"]))
     comm.Abort(1)
     raise SystemExit(1)

@@ -7,7 +7,6 @@ import json
 import resource
 import signal
 import socket
-import sys
 import time
 import traceback
 from pathlib import Path
@@ -25,7 +24,7 @@ from autotune.distributed.mpi.messages import (
     Request,
     Setup,
 )
-from autotune.distributed.mpi.processes import parse_library, unlink_segments
+from autotune.distributed.mpi.processes import parse_library, say_last, unlink_segments
 from autotune.distributed.mpi.ranks.rig import MpiRig, measure_network
 from autotune.measuring.channel import Channel, encode
 from autotune.measuring.trial import Trials
@@ -134,11 +133,8 @@ class Together(contextlib.AbstractContextManager["Together"]):
         text = " ".join(str(error).split())[:300]
         frames = traceback.extract_tb(trace)
         where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-        print(
-            f"{FAULT} {self._comm.rank}: {kind.__name__}: {text}{where}; all ranks are ended",
-            file=sys.stderr,
-            flush=True,
-        )
+        rank = self._comm.rank
+        say_last(f"{FAULT} {rank}: {kind.__name__}: {text}{where}; all ranks are ended")
         self._comm.Abort(1)
 
 
