@@ -168,7 +168,7 @@ class CpuRig:
 
     def bench(self, check: Check, call: Callable[[], object]) -> ClockedBench:
         """A call that is timed, once the threads of others have settled."""
-        poke = Poke(check.case, check.problem, check, call, self._rng)
+        poke = Poke(check.case, check.problem, check, call, self._rng, check.change)
         in_place = self.problem.defined.in_place
         return ClockedBench(check, call, self._pause_s, poke, in_place=in_place)
 

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 
 from autotune.core.dtypes import ELEMENTS
 from autotune.operations.cases import Case
 from autotune.operations.problem import Problem, multiplies
+
+if TYPE_CHECKING:
+    from autotune.operations.changes import Change
 
 Place: TypeAlias = tuple[int, ...]
 
@@ -60,6 +63,8 @@ class Poke:
         memory: the operands, whose content is the same before and after.
         call: one call on them.
         rng: says where.
+        change: gives a change whose effect is known, where the problem is no product; None has
+            none.
 
     Attributes:
         flaw: what was found, in one line; empty while nothing was.
@@ -72,8 +77,10 @@ class Poke:
         memory: Memory,
         call: Callable[[], object],
         rng: np.random.Generator,
+        change: Callable[[np.random.Generator], Change | None] | None = None,
     ) -> None:
         self.flaw = ""
+        self._change = change
         self._told = case.told(problem.defined.sizes)
         self._problem = problem
         self._scalars = case.scalars_of(problem.defined, problem.dtype)
@@ -94,8 +101,11 @@ class Poke:
         if self._reads_output:  # what is spoilt would stay so
             return
         self._place = self._drawn(self._output.shape)
-        if expected_s <= LONG_S and multiplies(self._problem.defined):
-            self._follow()
+        if expected_s <= LONG_S:
+            if multiplies(self._problem.defined):
+                self._follow()
+            elif self._change is not None and (change := self._change(self._rng)):
+                self._follow_reference(change)
         if expected_s <= BRIEF_S:
             self._call()
         self._memory.spoil(self._place)
@@ -134,6 +144,22 @@ class Poke:
             self._found(
                 f"{self._name('C', self._place)} stays {after:.6g}, expected "
                 f"{before + expected:.6g}, once {self._name(name, changed)} has changed"
+            )
+        self._call()
+
+    def _follow_reference(self, change: Change) -> None:
+        """Change an element of an input: what becomes of an output is known."""
+        memory = self._memory
+        self._call()
+        old = memory.read(change.name, change.place)
+        memory.write(change.name, change.place, change.value)
+        self._call()
+        after = memory.read(change.output, change.at)
+        memory.write(change.name, change.place, old)
+        if not abs(after - change.after) <= abs(change.after - change.before) / 2:
+            self._found(
+                f"{self._name(change.output, change.at)} stays {after:.6g}, expected "
+                f"{change.after:.6g}, once {self._name(change.name, change.place)} has changed"
             )
         self._call()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import time
 import zlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import numpy as np
 
 from autotune.operations.accuracy import ACCURACIES, Tolerance
 from autotune.operations.cases import Case
+from autotune.operations.changes import Change, change_of
 from autotune.operations.contents import Drawn
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.poke import Place
@@ -25,6 +27,9 @@ from autotune.operations.problem import Problem, multiplies
 from autotune.operations.references import Deviation, Matrix
 
 Kernel: TypeAlias = Callable[..., object]
+
+CHANGING_S = 0.5
+"""Where operands took longer to make, with references, none is run while a kernel is timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +178,10 @@ class Check:
         self.case = case
         self.problem = problem.with_sizes(*case.sizes)
         self._cases = (case, *(case.drawn_from(each) for each in others))
+        begun_s = time.monotonic()
         self._contents = [Drawn.of(each, problem, rng) for each in self._cases]
+        self._drawing_s = time.monotonic() - begun_s
+        self._changes: dict[int, Change | None] = {}
         self._turn = 0
         self.guarded = {
             each.name: GuardedArray(
@@ -213,6 +221,7 @@ class Check:
     def redraw(self, rng: np.random.Generator) -> None:
         """Draw every content afresh, and write one of them into the inputs."""
         self._contents = [Drawn.of(each, self.problem, rng) for each in self._cases]
+        self._changes.clear()
         self._known.clear()
         self._write()
 
@@ -224,6 +233,15 @@ class Check:
         """Set an element of an operand."""
         with self.guarded[name].unsealed() as array:
             array[place] = value
+
+    def change(self, rng: np.random.Generator) -> Change | None:
+        """A change of this content (`change_of`); None where to know one takes too long."""
+        if self._drawing_s > CHANGING_S:
+            return None
+        if self._turn not in self._changes:
+            tolerance = functools.partial(tolerance_of, self.case, self.problem, "ieee")
+            self._changes[self._turn] = change_of(self.problem, self._drawn, tolerance, rng)
+        return self._changes[self._turn]
 
     def spoil(self, place: Place) -> None:
         """Put into an element of the output what an unwritten one holds."""

@@ -23,12 +23,14 @@ from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, V
 from autotune.measuring.rig import ClockedBench, Pace, Rig
 from autotune.measuring.timing import MARGIN, UNKNOWN, Ceiling, Stop, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials
+from autotune.operations import verification
 from autotune.operations.cases import Case
 from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
+from autotune.operations.python_reference import PythonReference
 from autotune.operations.verification import Check
 from autotune.store.files import read_records
 from autotune.targets.families import load_families
@@ -125,7 +127,7 @@ class HostRig:
             ]
         call = functools.partial(function, *inputs, out=output)
         call = cheat(self.check, call)
-        poke = Poke(self.check.case, self.check.problem, self.check, call, rng)
+        poke = Poke(self.check.case, self.check.problem, self.check, call, rng, self.check.change)
         self.bench = ClockedBench(self.check, call, poke=poke if poked else None)
 
     def now(self) -> float:
@@ -231,10 +233,60 @@ def test_so_do_the_finals(cheat: Cheat) -> None:
     assert CHEATS.search(reply.measurement.reason)
 
 
-def test_other_operations_lose_an_element_of_the_output() -> None:
+@pytest.mark.parametrize("cheat", [samples, by_time])
+def test_outputs_of_other_operations_follow_the_reference(cheat: Cheat) -> None:
+    assert evaluated(HostRig(honest, SUM.at((9, 30)))).measurement.ok
+    told = evaluated(HostRig(cheat, SUM.at((9, 30)))).measurement.reason
+    assert re.search(r"y\[.*\] stays .*, expected .*, once [xz]\[.*\] has changed", told)
+
+
+def test_where_no_reference_is_run_they_lose_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "CHANGING_S", 0.0)
     assert evaluated(HostRig(honest, SUM.at((9, 30)))).measurement.ok
     told = evaluated(HostRig(by_time, SUM.at((9, 30)))).measurement.reason
     assert re.search(r"left y\[\d+, \d+\] unwritten in a timed call", told)
+
+
+ROWS: dict[str, Callable[[Any, Any], Any]] = {
+    "A @ x": lambda A, x: A @ x,
+    "A.max(axis=1) + x[0]": lambda A, x: A.max(axis=1) + x[0],
+    "A[:, 0] * x[0]": lambda A, x: A[:, 0] * x[0],
+    "np.exp(A) @ x": lambda A, x: np.exp(A) @ x,
+}
+
+
+@given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 40), n=st.integers(1, 300))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("text", ROWS)
+def test_what_follows_a_change_is_what_the_reference_says(
+    text: str, dtype: str, m: int, n: int, seed: int
+) -> None:
+    operation = Operation(
+        name="rows",
+        sizes=("M", "N"),
+        operands=(
+            Operand("A", ("M", "N")),
+            Operand("x", ("N",)),
+            Operand("y", ("M",), written=True),
+        ),
+        result=PythonReference("f", f"import numpy as np\ndef f(A, x): return {text}"),
+        flops="M * N",
+    )
+    rng = np.random.default_rng(seed)
+    problem = operation.at((m, n), dtype=dtype)
+    check = Check(Case(*problem.shape), problem, rng)
+    change = check.change(rng)
+    if change is None:  # little follows a maximum, and nothing what is not read
+        return
+    given = dict(zip("Ax", map(np.array, check.operands), strict=False))
+    exact = {name: each.astype(np.float64) for name, each in given.items()}
+    assert change.before == pytest.approx(ROWS[text](**exact)[change.at], rel=1e-12)
+    for arrays in (given, exact):
+        arrays[change.name][change.place] = change.value
+    assert change.after == pytest.approx(ROWS[text](**exact)[change.at], rel=1e-12)
+    # A kernel that computes in the operands' type is nearer to it than to what was.
+    got = float(ROWS[text](**given)[change.at])
+    assert abs(got - change.after) < abs(change.after - change.before) / 2
 
 
 GPUS = {
