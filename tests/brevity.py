@@ -16,11 +16,13 @@ def be_brief(patch: Callable[[object, str, object], None]) -> None:
     """Replace the effort that commands make where nobody says which."""
     from autotune.cli import bench
     from autotune.cpu import evaluator
+    from autotune.distributed.mpi import evaluator as of_ranks
     from autotune.measuring.evaluator import Effort
     from autotune.surveying import preset_run
 
     effort = Effort(budget_s=0.02, finals_s=0.1)
-    patch(evaluator, "Effort", lambda: effort)
+    for module in (evaluator, of_ranks):
+        patch(module, "Effort", lambda: effort)
     for module in (bench, preset_run):
         patch(module, "EFFORT", effort)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -103,6 +104,18 @@ def shared_programs(run_folder: Path) -> SharedPrograms:
     return SharedPrograms(run_folder / "programs")
 
 
+@pytest.fixture(autouse=True)
+def compiled_once(
+    request: pytest.FixtureRequest,
+    shared_programs: SharedPrograms,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[None]:
+    """What is not about compiling takes programs that other tests of this run have compiled."""
+    cold = request.node.get_closest_marker("cold") is not None
+    with contextlib.nullcontext() if cold else shared_programs.behind_all(monkeypatch):
+        yield
+
+
 @pytest.fixture
 def warm_cache(tmp_path: Path, shared_programs: SharedPrograms) -> Iterator[Path]:
     """A cache that is empty but for programs that other tests of this run have compiled."""
@@ -139,9 +152,9 @@ def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record, "WIDE", float("inf"))
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands measure for a moment only."""
+    """Whatever measures does so for a moment only, where nobody says how long."""
     be_brief(monkeypatch.setattr)
 
 

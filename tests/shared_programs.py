@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 
 from autotune.core.facts import FILE, Facts
 from autotune.core.paths import CacheLocations
+from autotune.families.program_cache import ProgramCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pytest
 
 
 class SharedPrograms:
@@ -43,6 +46,25 @@ class SharedPrograms:
         self._open.remove(programs)
         with self._locked():
             _copy(programs, self._folder)
+
+    @contextlib.contextmanager
+    def behind_all(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
+        """All caches of this process take what they lack from the pool, and give it theirs."""
+        made: set[Path] = set()
+        make = ProgramCache.__init__
+
+        def __init__(cache: ProgramCache, folder: Path, records: Path | None = None) -> None:
+            make(cache, folder, records)
+            if cache.shared is None:
+                made.add(cache.folder)
+                cache.shared = self._folder
+
+        patch.setattr(ProgramCache, "__init__", __init__)
+        yield
+        for folder in made:
+            if folder.is_dir():
+                with self._locked():
+                    _copy(folder, self._folder)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:

@@ -143,7 +143,9 @@ class PythonReference(PythonFunction):
         }
         longest = max((size for each in values.values() for size in np.shape(each)), default=1)
         grown = max(1.0, math.sqrt(longest) / 16)
-        terms = self.evaluate_all(plain, len(results))
+        # Where nothing is negative, terms are the results: a reference may take seconds.
+        positive = all(np.array_equal(value, values[name]) for name, value in plain.items())
+        terms = tuple(results) if positive else self.evaluate_all(plain, len(results))
         return tuple(
             _magnitude(np.abs(result), np.abs(term), grown)
             for result, term in zip(results, terms, strict=True)

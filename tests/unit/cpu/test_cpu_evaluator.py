@@ -304,6 +304,7 @@ def make_evaluator(
     return CpuEvaluator(work, beside)
 
 
+@pytest.mark.cold
 def test_candidates_that_differ_at_run_time_share_one_program(
     family: KernelFamily, tmp_path: Path
 ) -> None:
@@ -381,6 +382,7 @@ def test_a_broken_template_is_the_familys_fault(programs: ProgramCache, tmp_path
         evaluator.evaluate(suspect(), None)
 
 
+@pytest.mark.cold
 def test_no_process_is_left(family: KernelFamily, tmp_path: Path) -> None:
     programs = ProgramCache(tmp_path)
 

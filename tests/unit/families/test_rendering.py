@@ -261,6 +261,7 @@ def test_a_damaged_program_is_replaced(tmp_path: Path) -> None:
         assert [entry.name for entry in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.cold
 def test_file_systems_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, target: Path) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -307,6 +307,7 @@ def test_binary_of_another_template_is_launched_as_it_was_measured(
         ("it is of another template and other sizes", {"family_digest": "0" * 16}),
     ],
 )
+@pytest.mark.cold
 def test_what_cannot_be_taken_is_compiled(
     families: Mapping[str, KernelFamily],
     device: Device,

@@ -237,6 +237,7 @@ def test_binaries_are_kept_beside_their_sources(
     assert (again.cubin, again.kernels) == (compiled.cubin, compiled.kernels)
 
 
+@pytest.mark.cold
 def test_a_pool_compiles_modules_and_cuda(tmp_path: Path) -> None:
     pool = WorkerPool(
         compile_worker,

@@ -415,6 +415,7 @@ def test_matmul_settles_and_remembers(
     assert served.library == ("NumPy" if kernel_s > 1e-3 else "")
 
 
+@pytest.mark.cold
 def test_the_library_computes_while_a_compiler_works(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_BACKGROUND", "1")
     monkeypatch.setattr(NumpyArrays, "_product", lambda *given: pytest.fail("the long way"))

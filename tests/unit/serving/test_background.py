@@ -37,6 +37,8 @@ from autotune.serving.background import Background, Job, Workers, background, is
 from autotune.store import MatchQuality, TuningCache
 from autotune.targets.families import load_families
 
+pytestmark = pytest.mark.cold
+
 PATIENCE_S = 120.0
 
 

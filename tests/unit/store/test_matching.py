@@ -151,6 +151,7 @@ CUDA_TOOLCHAIN = {
         {"cuda": "14.1"},
     ],
 )
+@pytest.mark.cold
 def test_a_binary_that_is_kept_is_exact_whatever_would_compile_it_now(
     now: dict[str, str],
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_binary_that_is_kept_is_exact_whatever_would_compile_it_now(
     assert (match.quality, match.reason) == (MatchQuality.EXACT, "")
 
 
+@pytest.mark.cold
 def test_a_binary_that_is_gone_is_compiled_anew_by_what_is_here() -> None:
     device = replace(DEVICE, toolchain=CUDA_TOOLCHAIN | {"nvrtc": "13.4"})
     match = find(

@@ -427,6 +427,7 @@ def thin_kernels_on_an_h200(target: Any, folder: Path) -> DeviceContext:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.cold
 def test_every_program_for_few_rows_is_compiled_ahead_in_a_valid_call(
     dtype: str, tmp_path: Path
 ) -> None:
@@ -507,6 +508,7 @@ class _Slow(contextlib.AbstractContextManager["_Slow"]):
         self.close()
 
 
+@pytest.mark.cold
 def test_other_layouts_are_compiled_for_while_the_plain_one_is_measured(tmp_path: Path) -> None:
     target: Any = SlowCompilers(make_target("cuda"))
     plain = [Gemm(1, 4096, 4096 + number) for number in range(4)]
@@ -543,6 +545,7 @@ class _Overtaken(_Slow):
             raise OutOfTimeError("the run is over: nothing more is asked of a worker")
 
 
+@pytest.mark.cold
 def test_time_that_is_over_while_compilers_are_asked_ends_a_survey_with_what_it_has(
     tmp_path: Path,
 ) -> None:

@@ -318,6 +318,7 @@ class TestRuns:
         assert states.count("COMPLETE") == 2
         assert "RUNNING" not in states
 
+    @pytest.mark.cold
     def test_compiling_leaves_time_for_what_was_compiled(self, clock: Clock, tuned) -> None:
         work = SlowWork(clock, compile_s=4.0, trial_s=0.5, finals_s=1.0)
         result = tuned(work, 12.0)
