@@ -194,32 +194,40 @@ class NumpyKernel:
     def __call__(self, *arguments: Any) -> None:
         """Store the result in the operand that is written, which is read where it must be."""
         values = dict(zip(self._names, arguments, strict=True))
-        count = len(self._defined.operands)
-        operands = {name: values[name] for name in self._names[:count]}
-        scalars = {name: values[name] for name in self._names[count:]}
-        outputs = [operands[each.name] for each in self._defined.outputs]
-        out = outputs[0]
-        named = self._problem.named(operands)
+        outputs = [values[each.name] for each in self._defined.outputs]
         if self._defined.result == GEMM.result:
-            _multiply(named["A"], named["B"], out, scalars["alpha"], scalars["beta"])
-            return
-        if not self._defined.reads_output(scalars):
-            made = (each.name for each in self._defined.outputs if not each.read)
-            named |= {name: np.zeros_like(operands[name]) for name in made}
-        result = self._defined.result
-        if isinstance(result, Formula):
-            out[...] = result.evaluate({**named, **scalars})
-            return
-        results = result.evaluate_all({**named, **scalars}, len(outputs))
-        for array, found in zip(outputs, results, strict=True):
-            array[...] = found
+            named = self._problem.named({name: values[name] for name in "ABC"})
+            _multiply(named["A"], named["B"], outputs[0], values["alpha"], values["beta"])
+        else:
+            self._store(self._named(values), outputs)
 
     def prepared(self, *operands: NDArray[Any]) -> Callable[[], object]:
         """A call on these operands with scalars at their defaults, for timing."""
-        if self._defined.result != GEMM.result:
-            return functools.partial(self, *operands, *dict(self._defined.scalars).values())
-        named = self._problem.named(dict(zip("ABC", operands, strict=True)))
-        return functools.partial(np.matmul, named["A"], named["B"], out=named["C"])
+        values = dict(zip(self._names, operands, strict=False))
+        if self._defined.result == GEMM.result:
+            named = self._problem.named(values)
+            return functools.partial(np.matmul, named["A"], named["B"], out=named["C"])
+        outputs = [values[each.name] for each in self._defined.outputs]
+        named = self._named({**values, **dict(self._defined.scalars)})
+        return functools.partial(self._store, named, outputs)
+
+    def _named(self, values: dict[str, Any]) -> dict[str, Any]:
+        """What a formula or a function calls by its names, of operands and scalars."""
+        scalars = {name: values[name] for name, _ in self._defined.scalars}
+        operands = {each.name: values[each.name] for each in self._defined.operands}
+        named = {**self._problem.named(operands), **scalars}
+        if not self._defined.reads_output(scalars):
+            made = (each.name for each in self._defined.outputs if not each.read)
+            named |= {name: np.zeros_like(operands[name]) for name in made}
+        return named
+
+    def _store(self, named: Mapping[str, Any], outputs: Sequence[NDArray[Any]]) -> None:
+        result = self._defined.result
+        if isinstance(result, Formula):
+            outputs[0][...] = result.evaluate(named)
+            return
+        for array, found in zip(outputs, result.evaluate_all(named, len(outputs)), strict=True):
+            array[...] = found
 
 
 def _multiply(a: NDArray[Any], b: NDArray[Any], out: NDArray[Any], alpha: Any, beta: Any) -> None:
