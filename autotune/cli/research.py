@@ -68,8 +68,14 @@ def run_sweep(args: argparse.Namespace) -> CommandResult:
     for option in ("study", "output"):
         if getattr(args, option) is not None and len(todo) > 1:
             raise InputError(f"--{option} is for one shape, got {len(todo)}")
+    from autotune.research.converting import named_format
     from autotune.research.sweeps import sweep
 
+    if args.output is not None and named_format(args.output) not in (None, "sweep", "csv"):
+        raise InputError(
+            f"--output is JSON or CSV, got {args.output.name!r}: name it .json, and "
+            "`autotune convert` makes others of that"
+        )
     results: list[SweepResult] = run_each(
         args,
         scope.target,

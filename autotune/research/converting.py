@@ -47,17 +47,22 @@ def format_of(path: Path, to: str | None = None) -> str:
         if to not in WRITERS:
             raise UnknownNameError(f"a format must be one of {', '.join(WRITERS)}, got {to!r}")
         return to
+    found = named_format(path)
+    if found is None:
+        raise InputError(
+            f"a recording ends in one of {', '.join(_ENDS)}, got {path.name!r}: name it so, or "
+            "give its format"
+        )
+    return found
+
+
+def named_format(path: Path) -> str | None:
+    """The format that a file's name says; None where it says none."""
     name = path.name.lower().removesuffix(".gz")
-    for end, found in _ENDS.items():
-        if name.endswith(end):
-            return found
-    raise InputError(
-        f"a recording ends in one of {', '.join(_ENDS)}, got {path.name!r}: name it so, or give "
-        "its format"
-    )
+    return next((found for end, found in _ENDS.items() if name.endswith(end)), None)
 
 
-def convert(source: Path, target: Path, to: str | None = None) -> str:
+def convert(source: Path | str, target: Path | str, to: str | None = None) -> str:
     """Write a recorded file in another format, and return what that has no place for.
 
     Times keep their digits where the unit changes. Whatever else the entries have is written
@@ -73,6 +78,7 @@ def convert(source: Path, target: Path, to: str | None = None) -> str:
         MissingDependencyError: the format needs a package.
         AutotuneError: the target cannot be written.
     """
+    target = Path(target)
     chosen = format_of(target, to)
     with open_recording(source) as recording:
         content = WRITERS[chosen](recording)

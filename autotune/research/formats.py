@@ -42,7 +42,7 @@ EXPECTED = (
 )
 
 
-def read_recorded(path: Path) -> RecordedSpace:
+def read_recorded(path: Path | str) -> RecordedSpace:
     """Read a recorded space.
 
     Known are sweeps (JSON, CSV, Parquet, Arrow), replay files (columns, configurations and times),
@@ -57,7 +57,7 @@ def read_recorded(path: Path) -> RecordedSpace:
         return recording.space()
 
 
-def read_space(path: Path) -> SearchSpace | SpaceUnion:
+def read_space(path: Path | str) -> SearchSpace | SpaceUnion:
     """The space that a file declares: its parameters with all their values, and restrictions.
 
     A sweep's JSON, Parquet and Arrow file has it, a Kernel Tuner cache the values alone, and a
@@ -76,12 +76,13 @@ def read_space(path: Path) -> SearchSpace | SpaceUnion:
 
 
 @contextmanager
-def open_recording(path: Path) -> Iterator[Recording]:
+def open_recording(path: Path | str) -> Iterator[Recording]:
     """The content of a file, entry by entry, for a block that reads it.
 
     Raises:
         InputError: as `read_recorded`, wherever in the file the block has come to.
     """
+    path = Path(path)
     try:
         content = _content(path)
         name = path.name.removesuffix(".gz").rpartition(".")[0] or path.stem

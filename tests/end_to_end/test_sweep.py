@@ -244,6 +244,15 @@ def test_what_a_sweep_writes_can_be_replayed(
     assert document["optimum"] == best_s
 
 
+def test_a_name_of_another_format_is_refused_before_anything_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "sweep.parquet"
+    assert main(["sweep", *OPTIONS, "--cache", str(tmp_path), "-q", "-o", str(file)]) == 2
+    assert "--output is JSON or CSV, got 'sweep.parquet'" in capsys.readouterr().err
+    assert not file.exists()
+
+
 def test_a_sweep_keeps_raw_samples_and_where_they_are_from(
     whole: SweepResult, cache: Path, tmp_path: Path
 ) -> None:

@@ -282,9 +282,9 @@ def test_files_are_converted_by_their_names(tmp_path: Path) -> None:
         assert format_of(tmp_path / name) == form
         if form in ARROW:
             pytest.importorskip("pyarrow")
-        lost = convert(source, tmp_path / name)
+        lost = convert(str(source), str(tmp_path / name))
         assert bool(lost) == (form == "csv")
-        recorded = read_recorded(tmp_path / name)
+        recorded = read_recorded(str(tmp_path / name))
         optimum = rescaled(recorded.optimum, recorded.unit, "ms")
         assert (recorded.size, recorded.failures, optimum) == (2, 1, 3.0)
     assert gzip.decompress((tmp_path / "r.t4.json.gz").read_bytes()).startswith(b"{")
