@@ -51,7 +51,7 @@ class Searcher(Generic[PointT]):
         prior: what is expected before anything is measured, see `make_sampler`.
         direction: "minimize", or "maximize" where larger values are better.
         objectives: names of several values that are told of a point, or a direction for each by
-            name; none for a single value.
+            name; none for a single value. A study that goes on keeps the order it began with.
         storage: an Optuna storage URL, or the folder of a journal; None searches in memory.
         study: name in the storage.
         resume: whether to go on where the study has trials; else it is refused.
@@ -111,8 +111,6 @@ class Searcher(Generic[PointT]):
         self._goals: Goals = Goals.of(direction, objectives)
         costs = len(self._goals.directions)
         self._sampler: FeasibleSampler = make_sampler(sampler, space, seed, prior, costs)
-        if "maximize" in self._goals.directions.values():
-            self._sampler.ledger.converted = self._goals.converted
         self._space: StudySpace = self._sampler.space
         self._prospects: Prospects = Prospects(self._space, seed)
         self._living: Living | None = None
@@ -124,6 +122,8 @@ class Searcher(Generic[PointT]):
         else:
             self._study = self._opened(storage, study, space.digest, resume)
             self._living = Living(self._study, self._sampler)
+        if "maximize" in self._goals.directions.values():
+            self._sampler.ledger.converted = self._goals.converted
         self._name: str = study
         self._asked: dict[int, optuna.Trial] = {}
         self._told: dict[int, list[float]] = {}
@@ -273,8 +273,10 @@ class Searcher(Generic[PointT]):
                     fault = "is of another space, or of other objectives"
                 if fault:
                     raise StudyError(f"study {name!r} {fault}: name another one with study=")
-                for key, value in wanted.items():
-                    study.set_user_attr(key, value)
+                for key in wanted.keys() - there:
+                    study.set_user_attr(key, wanted[key])
+                # Values are stored in this order, whatever order the names are given in here.
+                self._goals = Goals(there.get(_GOALS, self._goals.directions))
         except BaseException:
             close_storage(opened)
             raise

@@ -158,6 +158,22 @@ def test_the_front_of_a_stored_search_is_all_workers(storage: str | Path) -> Non
     other.close()
 
 
+def test_names_tell_which_value_is_which_whatever_their_order(storage: str | Path) -> None:
+    goals = {"t": "minimize", "r": "maximize"}
+    turned = dict(reversed(goals.items()))
+    told = [{"t": 1.0, "r": 50.0}, {"t": 2.0, "r": 100.0}, {"t": 3.0, "r": 10.0}]
+    for objectives, values in zip((goals, turned, goals), told, strict=True):
+        searcher = Searcher(SMALL, "random", storage=storage, objectives=objectives)  # type: ignore[arg-type]
+        point = searcher.ask()
+        assert point is not None
+        searcher.tell(point, values)
+        searcher.close()
+    again = Searcher(SMALL, storage=storage, objectives=turned)  # type: ignore[arg-type]
+    assert [values for _, values in again.front] == told[:2]
+    assert again.best == again.front[0]
+    again.close()
+
+
 def test_what_a_killed_process_asked_for_is_asked_for_again(storage: str | Path) -> None:
     code = (
         "import sys\nfrom pathlib import Path\nfrom autotune import Searcher, SearchSpace\n"
