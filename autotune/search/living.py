@@ -57,8 +57,9 @@ class Living:
             self._thread.join()
 
     def look(self) -> None:
-        """Reclaim, if that was some time ago."""
-        if time.monotonic() - self._looked > BEAT_S:
+        """Read the trials again; reclaim if that was some time ago, or nothing else is left."""
+        self._sampler.refresh(self._study)
+        if self._sampler.ledger.exhausted or time.monotonic() - self._looked > BEAT_S:
             self.reclaim()
 
     def reclaim(self) -> None:
@@ -75,6 +76,7 @@ class Living:
             row = self._sampler.ledger.rows.get(trial.number)
             if fail(self._study, trial, ORPHANED) and row is not None:
                 self._sampler.first.append(row)
+        self._sampler.refresh(self._study)
 
     def _beat(self) -> None:
         self._study.set_user_attr(_HEARTBEAT + str(Owner.current()), time.time())

@@ -286,7 +286,6 @@ class Searcher(Generic[PointT]):
         """Learn what other workers, and earlier runs, have told."""
         assert self._living is not None
         with self._storing():
-            self._sampler.refresh(self._study)
             self._living.look()
             ledger, trials = self._sampler.ledger, self._study.get_trials(deepcopy=False)
         for number in ledger.ended[self._heard :]:

@@ -77,7 +77,6 @@ class TuningStudy(Generic[PointT]):
         with self._storing():
             sampler.refresh(study)
             self._living.reclaim()
-            sampler.refresh(study)
         self._begun: int = len(sampler.ledger.trials)
 
     def __enter__(self) -> Self:
@@ -114,13 +113,9 @@ class TuningStudy(Generic[PointT]):
         """The next candidate; None when every valid one has been visited or is taken."""
         with self._storing():
             self._living.begin()
-            self._sampler.refresh(self.optuna)
             self._living.look()
             if self._sampler.ledger.exhausted:
-                self._living.reclaim()
-                self._sampler.refresh(self.optuna)
-                if self._sampler.ledger.exhausted:
-                    return None
+                return None
             trial = self.optuna.ask()
             try:
                 self._sampler.space.suggest(lambda name: self._suggest(trial, name))

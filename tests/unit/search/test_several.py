@@ -5,6 +5,8 @@ from __future__ import annotations
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -174,21 +176,43 @@ def test_names_tell_which_value_is_which_whatever_their_order(storage: str | Pat
     again.close()
 
 
-def test_what_a_killed_process_asked_for_is_asked_for_again(storage: str | Path) -> None:
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom autotune import Searcher, SearchSpace\n"
-        "place = sys.argv[1] if '://' in sys.argv[1] else Path(sys.argv[1])\n"
-        "searcher = Searcher(SearchSpace({'x': list(range(6))}), 'random', storage=place)\n"
-        "print(searcher.ask()['x'], flush=True)\nsys.stdin.read()\n"
-    )
+ASKS_AND_WAITS = """
+import sys
+from pathlib import Path
+from autotune import Searcher, SearchSpace
+place = sys.argv[1] if "://" in sys.argv[1] else Path(sys.argv[1])
+searcher = Searcher(SearchSpace({"x": list(range(6))}), "random", storage=place)
+print(searcher.ask()["x"], flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def asked_elsewhere(storage: str | Path) -> Iterator[int]:
+    """What another process has asked for, which is killed in the end."""
     pipe = subprocess.PIPE
-    command = [sys.executable, "-c", code, str(storage)]
+    command = [sys.executable, "-c", ASKS_AND_WAITS, str(storage)]
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
         assert child.stdout is not None
-        asked = int(child.stdout.readline())
+        yield int(child.stdout.readline())
         child.kill()
+
+
+def test_what_a_killed_process_asked_for_is_asked_for_again(storage: str | Path) -> None:
+    with asked_elsewhere(storage) as asked:
+        pass
     searcher = Searcher(SMALL, "random", seed=1, storage=storage)
     point = searcher.ask()
     assert point is not None
     assert point["x"] == asked
+    searcher.close()
+
+
+def test_what_a_killed_process_holds_is_the_last_thing_left(storage: str | Path) -> None:
+    with asked_elsewhere(storage) as asked:
+        searcher = Searcher(SMALL, "random", seed=1, storage=storage)
+        while (point := searcher.ask()) is not None:
+            searcher.tell(point, 1.0)
+    assert searcher.ask() == {"x": asked}
+    assert searcher.ask() is None
     searcher.close()
