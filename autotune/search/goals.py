@@ -98,11 +98,14 @@ class Goals:
 def front(costs: Sequence[Sequence[float]]) -> list[int]:
     """Positions of the costs that no others are at least as good as in all, and better in one.
 
-    By the first cost; of equals the earliest.
+    By the first cost; of equals all, the earliest first.
     """
     kept: list[int] = []
     for at in sorted(range(len(costs)), key=lambda each: (list(costs[each]), each)):
-        if not any(all(map(float.__le__, costs[one], costs[at])) for one in kept):
+        if not any(
+            all(map(float.__le__, costs[one], costs[at])) and [*costs[one]] != [*costs[at]]
+            for one in kept
+        ):
             kept.append(at)
     return kept
 

@@ -30,8 +30,8 @@ def dominates(one: list[float], other: list[float]) -> bool:
 def test_the_front_is_what_nothing_dominates(costs: list[list[float]]) -> None:
     found = front(costs)
     wanted = [each for each in costs if not any(dominates(other, each) for other in costs)]
-    assert [costs[at] for at in found] == sorted(map(list, {tuple(each) for each in wanted}))
-    assert all(costs.index(costs[at]) == at for at in found)
+    assert [costs[at] for at in found] == sorted(wanted)
+    assert found == sorted(set(found), key=lambda at: (costs[at], at))
 
 
 @given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=2, unique=True))
