@@ -40,6 +40,8 @@ def winner(record: TuningRecord) -> dict[str, Any]:
     baseline = record.baseline
     return {
         "id": record.id,
+        "objective": record.objective,
+        "score": record.score,  # none where it is time: the median says it
         "best": {
             "family": record.candidate.family,
             "configuration": dict(record.candidate.configuration),

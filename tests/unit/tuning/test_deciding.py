@@ -10,7 +10,7 @@ from stopwatch import Stopwatch
 
 from autotune import Gemm, TuneResult, TuningRecord, tune
 from autotune.cli import main
-from autotune.cli.tuned import summary, winner
+from autotune.cli.tuned import document, summary, winner
 from autotune.core.errors import InputError, StudyError, TuningFailedError
 from autotune.core.measurement import Measurement, Outcome, Sustained
 from autotune.cpu.identity import read_cpu
@@ -226,6 +226,11 @@ def test_another_objective_chooses_what_is_better_by_it(
     assert frugal.best.beat == (fast.best.id,)
     assert (fast.best.objective, fast.best.score) == ("time", None)
     assert (frugal.best.objective, frugal.best.score) == ("energy", 5e-4)
+    documents = [document(fast), document(frugal)]
+    assert [(one["objective"], one["score"]) for one in documents] == [
+        ("time", None),
+        ("energy", 5e-4),
+    ]
     assert main(["cache", "show", frugal.best.id, "--cache", str(tmp_path)]) == 0
     assert "energy       0.0005, which it was chosen by" in capsys.readouterr().out
     assert served(tmp_path) == frugal.serving == frugal.best
