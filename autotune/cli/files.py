@@ -110,7 +110,9 @@ def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="also draw progress and importance: an .svg or a .png",
     )
     parser.add_argument(
-        "--storage", metavar="URL", help="Optuna storage (default: journals beside the cache)"
+        "--storage",
+        metavar="URL",
+        help="Optuna storage, or a folder of journals (default: those beside the cache)",
     )
     families_option(parser)
     parser.set_defaults(run=run_report)
@@ -130,7 +132,11 @@ def run_report(args: argparse.Namespace) -> CommandResult:
     outputs = {"the page": args.output, "the picture": args.picture}
     check_outputs(outputs, args, args.studies)
     extra = tuple(args.families)
-    studies = Finder(CacheLocations.at(args.cache), args.storage, extra).find_all(args.studies)
+    folder = None if args.storage is None else Path(args.storage)
+    journals = folder if folder is not None and folder.is_dir() else None
+    storage = None if journals else args.storage
+    finder = Finder(CacheLocations.at(args.cache), storage, extra, journals)
+    studies = finder.find_all(args.studies)
     page = args.output or Path(f"{_file_name(studies)}.html")
     check_outputs(outputs | {"the page": page}, args, args.studies)
     size = write_page(page, studies, extra)

@@ -132,10 +132,11 @@ def _listed(variable: str) -> list[Path]:
 
 def _storage(args: argparse.Namespace) -> Iterator[Path]:
     """The file behind ``--storage``, whether it is there yet or not."""
-    if getattr(args, "storage", None) is not None:
+    storage = getattr(args, "storage", None)
+    if storage is not None and not Path(storage).is_dir():
         from autotune.search.database import file_of
 
-        if (path := file_of(args.storage)) is not None:
+        if (path := file_of(storage)) is not None:
             yield path
 
 

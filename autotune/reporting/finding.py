@@ -21,7 +21,7 @@ from autotune.research import Entry, open_recording
 from autotune.research.space import OUTSIDE
 from autotune.search import TrialRecord
 from autotune.search.claims import INTERRUPTED
-from autotune.search.reading import StoredStudy, read_study, study_names
+from autotune.search.reading import StoredStudy, journal_names, read_study, study_names
 from autotune.store import StoredMeasurement, TuningCache, TuningRecord
 from autotune.targets.families import find_operation
 
@@ -33,14 +33,16 @@ _ID = re.compile("[0-9a-f]{4,12}")
 
 @dataclass(frozen=True, slots=True)
 class Finder:
-    """Finds studies in a cache, and in an Optuna database by URL or the journals beside it.
+    """Finds studies in a cache, and in an Optuna database by URL or the journals in a folder.
 
-    `extra_families` are folders with families of the user's own.
+    `extra_families` are folders with families of the user's own; `journals` is None for the
+    journals beside the cache.
     """
 
     place: CacheLocations
     storage: str | None = None
     extra_families: tuple[Path, ...] = ()
+    journals: Path | None = None
 
     def find_all(self, given: Sequence[str]) -> list[Study]:
         """Several studies, each under a name of its own.
@@ -80,7 +82,9 @@ class Finder:
         if record is not None and (behind := self._behind(record)) is not None:
             return behind
         names = self._names()
-        where = "" if self.storage is None else f" or {self.storage.partition('://')[0]} storage"
+        where = f" or {self.journals}" if self.journals else ""
+        if self.storage is not None:
+            where = f" or {self.storage.partition('://')[0]} storage"
         raise UnknownNameError(
             f"{shown(given)} must be a study or record in {self.place.database}{where}, or a file "
             f"of measurements, and is neither{did_you_mean(given, names)}"
@@ -88,24 +92,32 @@ class Finder:
         )
 
     def _study(self, name: str) -> Study | None:
-        stored = read_study(name, self.storage, self.place.studies)
+        stored = read_study(name, self.storage, self.journals or self.place.studies)
         if stored is not None:
             return self._of_study(stored)
         rows = self._cache.measurements(study=name)
         return self._of_measurements(name, rows) if rows else None
 
     def _of_study(self, stored: StoredStudy) -> Study:
+        told = bool(stored.goals)
+        values = (value for record in stored.trials for value in record.values)
+        if told and ([*stored.goals.values()] != ["minimize"] or min(values, default=1.0) <= 0):
+            raise InputError(
+                "a report is of one positive value that is to be small, and study "
+                f"{shown(stored.name)} is of others: see `best` and `front` of its Searcher"
+            )
         begun = next((trial.started for trial in stored.trials if trial.started), None)
         trials: list[Trial] = []
         for record in stored.trials:
             # A run gives proposals up when its time is over: those were no trials.
             given_up = record.measurement is None and record.reason == INTERRUPTED
             if record.candidate is not None and not given_up:
-                trials.append(_study_trial(len(trials) + 1, record, record.candidate, begun))
+                trials.append(_study_trial(len(trials) + 1, record, record.candidate, begun, told))
         subject = stored.subject
         return Study(
             name=printable(stored.name),
             trials=trials,
+            unit="" if told else "s",
             source="Optuna study" + (" in a database" if self.storage else " in a journal"),
             device=str(subject.get("device", "")),
             target=str(subject.get("target", "")),
@@ -235,6 +247,8 @@ class Finder:
         names = self._cache.studies()
         if self.storage is not None:
             names += study_names(self.storage)
+        if self.journals is not None:
+            names += journal_names(self.journals)
         return sorted({*names, *(id_ for id_, _ in self._cache.documents())})
 
     @property
@@ -269,17 +283,25 @@ def _trial(
 
 
 def _study_trial(
-    number: int, record: TrialRecord[Candidate], candidate: Candidate, begun: datetime | None
+    number: int,
+    record: TrialRecord[Candidate],
+    candidate: Candidate,
+    begun: datetime | None,
+    told: bool,
 ) -> Trial:
-    """A trial of a study of which the first one began at `begun`."""
+    """A trial of a study that began at `begun`; a `Searcher` is `told` what comes of it."""
     ended_s = None
     if record.ended is not None and begun is not None:
         ended_s = (record.ended - begun).total_seconds()
     if record.measurement is not None:
         return _trial(number, candidate, record.measurement, ended_s)
     reason = record.reason or "still running, or its process was lost"
-    family, configuration = candidate.family, candidate.configuration
-    return Trial(number, family, configuration, UNFINISHED, None, reason=reason, ended_s=ended_s)
+    outcome, value, family = UNFINISHED, None, candidate.family
+    if told and record.ended is not None and not record.reason:
+        value = next(iter(record.values), None)
+        outcome, reason = FAILED if value is None else str(Outcome.OK), ""
+    configuration = candidate.configuration
+    return Trial(number, family, configuration, outcome, value, reason=reason, ended_s=ended_s)
 
 
 def _recorded_trial(number: int, entry: Entry) -> Trial:

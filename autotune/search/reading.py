@@ -23,6 +23,9 @@ from autotune.search.storage import close_storage, journal_path, open_storage, s
 SPACE = "autotune:space"
 """Study attribute: the digest of the space its trials come from."""
 
+GOALS = "autotune:goals"
+"""Study attribute: the directions of the values that a `Searcher` is told, by name."""
+
 SUBJECT = "autotune:subject"
 """Study attribute: what its trials are of, as `Subject.key` has it."""
 
@@ -53,6 +56,7 @@ class TrialRecord(Generic[PointT]):
         moved: the sampler had proposed another point.
         started: local time.
         ended: local time; None while it runs.
+        values: what Optuna was told of it.
     """
 
     number: int
@@ -63,6 +67,7 @@ class TrialRecord(Generic[PointT]):
     moved: bool
     started: datetime | None
     ended: datetime | None
+    values: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class StoredStudy:
             tell; none for a space of one kernel.
         runs: notes of the runs that made it, oldest first.
         trials: all of them, by number.
+        goals: directions of the values that a `Searcher` was told, by name; none of other studies.
     """
 
     name: str
@@ -85,6 +91,7 @@ class StoredStudy:
     families: tuple[str, ...]
     runs: tuple[Mapping[str, Any], ...]
     trials: tuple[TrialRecord[Candidate], ...]
+    goals: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +167,7 @@ def trial_record(trial: FrozenTrial, candidate: PointT | None) -> TrialRecord[Po
         moved="proposed" in claim_of(trial),
         started=trial.datetime_start,
         ended=trial.datetime_complete,
+        values=tuple(trial.values or ()),
     )
 
 
@@ -187,7 +195,7 @@ def read_study(name: str, storage: str | None, folder: Path) -> StoredStudy | No
     finally:
         close_storage(opened)
     runs = (value for key, value in sorted(attributes.items()) if key.startswith(RUN))
-    subject = attributes.get(SUBJECT)
+    subject, goals = attributes.get(SUBJECT), attributes.get(GOALS)
     return StoredStudy(
         name,
         subject if isinstance(subject, Mapping) else {},
@@ -195,6 +203,7 @@ def read_study(name: str, storage: str | None, folder: Path) -> StoredStudy | No
         _families(trials),
         tuple(run for run in runs if isinstance(run, Mapping)),
         tuple(trial_record(trial, _candidate(trial.params)) for trial in trials),
+        goals if isinstance(goals, Mapping) else {},
     )
 
 

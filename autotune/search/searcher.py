@@ -20,14 +20,11 @@ from autotune.search.goals import Direction, Goals, front
 from autotune.search.internals import deferred_interrupt, quiet, storage_of
 from autotune.search.living import Living
 from autotune.search.model import Prior
-from autotune.search.reading import SPACE
+from autotune.search.reading import GOALS, SPACE
 from autotune.search.samplers import make_sampler
 from autotune.search.stopping import Prospects
 from autotune.search.storage import close_storage, open_storage, storage_errors
 from autotune.space import SearchSpace, SpaceUnion
-
-_GOALS = "autotune:goals"
-"""Study attribute: the directions of a search's values by name."""
 
 
 class Searcher(Generic[PointT]):
@@ -255,7 +252,7 @@ class Searcher(Generic[PointT]):
         url = storage if isinstance(storage, str) and "://" in storage else None
         opened = open_storage(url, name, Path(storage))
         directions = list(self._goals.directions.values())
-        wanted = {SPACE: digest, _GOALS: dict(self._goals.directions)}
+        wanted = {SPACE: digest, GOALS: dict(self._goals.directions)}
         try:
             with quiet(), storage_errors(name):
                 study = optuna.create_study(
@@ -276,7 +273,7 @@ class Searcher(Generic[PointT]):
                 for key in wanted.keys() - there:
                     study.set_user_attr(key, wanted[key])
                 # Values are stored in this order, whatever order the names are given in here.
-                self._goals = Goals(there.get(_GOALS, self._goals.directions))
+                self._goals = Goals(there.get(GOALS, self._goals.directions))
         except BaseException:
             close_storage(opened)
             raise

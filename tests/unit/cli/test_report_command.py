@@ -19,7 +19,8 @@ from autotune.operations.problem import Gemm
 from autotune.reporting import Finder
 from autotune.reporting import page as pages
 from autotune.reporting.study import UNFINISHED
-from autotune.search import Subject, open_study
+from autotune.search import Searcher, Subject, open_study
+from autotune.search.goals import Direction
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.store import TuningCache
 
@@ -104,6 +105,53 @@ def test_a_study_in_a_database_is_read_too(place: CacheLocations, tmp_path: Path
     with pytest.raises(UnknownNameError, match="did you mean 'mine'"):
         Finder(place, url).find("mime")
     assert list(place.studies.iterdir()) == []  # no journal is made by looking
+
+
+@pytest.mark.usefixtures("charts")
+@pytest.mark.parametrize("kind", ["journal", "sqlite"])
+def test_what_a_searcher_was_told_is_reported(
+    kind: str, tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = str(tmp_path / "mine") if kind == "journal" else f"sqlite:///{tmp_path}/mine.db"
+    searcher = Searcher(SearchSpace({"x": [5, 1, 2, 4, 3]}), "exhaustive", storage=storage)
+    for value in (5.0, 1.0, None, 4.0):
+        searcher.tell(searcher.ask() or {}, value)
+    searcher.ask()
+    page = ["-o", str(tmp_path / "page.html")]
+    assert main(["report", "search", "--storage", storage, "--json", *page]) == 0
+    [study] = json.loads(capsys.readouterr().out)["studies"]
+    assert study["counts"] == {"ok": 3, "failed": 1, "unfinished": 1}
+    assert study["unit"] == ""
+    assert study["best"] == {
+        "family": "",
+        "configuration": {"x": 1},
+        "value": 1.0,
+        "interval": None,
+    }
+    assert "did you mean 'search'" in refused(capsys, "serch", "--storage", storage)
+    searcher.close()
+
+
+@pytest.mark.parametrize(
+    ("objectives", "told"),
+    [
+        ({"": "maximize"}, 1.0),
+        ({"a": "minimize", "b": "minimize"}, {"a": 1.0, "b": 1.0}),
+        ({"": "minimize"}, -1.0),
+    ],
+)
+def test_what_a_page_does_not_show_of_a_searcher_is_refused(
+    objectives: dict[str, Direction],
+    told: object,
+    tmp_path: Path,
+    own_cache: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    searcher = Searcher(SearchSpace({"x": [1]}), storage=tmp_path, objectives=objectives)
+    searcher.tell({"x": 1}, told)
+    searcher.close()
+    found = refused(capsys, "search", "--storage", str(tmp_path))
+    assert "a report is of one positive value that is to be small, and study 'search'" in found
 
 
 def test_a_trial_that_never_ended_is_unfinished(place: CacheLocations) -> None:
