@@ -182,7 +182,7 @@ class Comparison:
             "optimum. 0 is random search, 1 is within the recording's noise of it at once. The "
             "fixed-budget score goes to the end of the budget and knows no noise. Aggregate "
             "scores are those of the community's methodology, in evaluations and in seconds of "
-            "evaluations.",
+            "evaluations: to as many average ones', for which runs of cheap ones go on.",
             "Pairs are of cut-off scores, over the same spaces and seeds; intervals (95%) and p "
             "are of a paired bootstrap over spaces and seeds.",
         )

@@ -22,6 +22,7 @@ from autotune.research.scoring import (
     FIRST_SCORED,
     PaperScore,
     best_so_far,
+    clock_end,
     expected_random_best,
     paper_score,
     room,
@@ -100,7 +101,8 @@ def summarise(
 
     Args:
         values: of the recorded space, by row; NaN where a configuration failed.
-        runs: the rows that every run evaluated, in order, none twice.
+        runs: the rows that every run evaluated, in order, none twice; those beyond the budget
+            count in the score in seconds alone.
         budget: evaluations of a run, at most as many as there are rows.
         cpu_s: seconds of CPU time that the runs' samplers took.
         noise: relative noise of the values.
@@ -109,7 +111,7 @@ def summarise(
     fractions = np.nanmin(values) / np.stack([best_so_far(values, rows, budget) for rows in runs])
     low, median, high = np.percentile(fractions, [BAND[0], 50, BAND[1]], axis=0)
     first = min(FIRST_SCORED, budget) - 1
-    evaluations = sum(min(len(rows), budget) for rows in runs)
+    evaluations = sum(map(len, runs))
     first95, first99 = (_first_reaching(fractions, share) for share in (0.95, 0.99))
     return Summary(
         budget=budget,
@@ -166,7 +168,12 @@ class Run:
 
 
 def run_sampler(
-    recorded: RecordedSpace, sampler: str, trials: int, seed: int, prior: Sequence[Prior] = ()
+    recorded: RecordedSpace,
+    sampler: str,
+    trials: int,
+    seed: int,
+    prior: Sequence[Prior] = (),
+    least_s: float = 0.0,
 ) -> Run:
     """Search a recorded space once, in this process.
 
@@ -176,13 +183,19 @@ def run_sampler(
         trials: the most configurations to evaluate; failing ones count.
         seed: equal seeds give equal runs.
         prior: what the sampler may expect before it has measured anything.
+        least_s: seconds of evaluations, by the recording, before which the run goes on all the
+            same; see `autotune.research.scoring.clock_end`.
     """
     rows: list[int] = []
+    spent_s = 0.0
     started = time.process_time()
     searcher = Searcher(recorded.space, sampler, seed, prior)
-    while len(rows) < trials and (point := searcher.ask()) is not None:
+    while len(rows) < trials or spent_s < least_s:
+        if (point := searcher.ask()) is None:
+            break
         searcher.tell(point, recorded.value(point))
         rows.append(recorded.row(point))
+        spent_s += 0.0 if recorded.seconds is None else float(recorded.seconds[rows[-1]])
     return Run(np.array(rows, dtype=np.int64), time.process_time() - started)
 
 
@@ -200,7 +213,8 @@ def replay(
     Args:
         recorded: the space.
         samplers: names, or dotted paths of `optuna.samplers.BaseSampler`s.
-        trials: evaluations of each run; no more than the space has configurations.
+        trials: evaluations of each run; no more than the space has configurations. Where the
+            recording knows seconds, a run of cheap ones goes on for the score in seconds.
         seeds: runs of each sampler.
         workers: processes; None takes one per processor that this process may use.
         prior: other recorded spaces, of another device or problem, that the sampler may learn
@@ -234,11 +248,14 @@ def _replay(
     prior: Sequence[RecordedSpace],
 ) -> Iterator[tuple[str, Summary]]:
     count = min(workers or usable_processors(), seeds)
+    least_s = clock_end(recorded.values, trials, recorded.seconds)
     with WorkerPool(
         _replayer, recorded, prior, count=count, environment=ONE_THREAD, replies=_Reply
     ) as pool:
         for sampler in samplers:
-            replies = pool.run([(sampler, seed, trials) for seed in range(seeds)], _UNLIMITED_S)
+            replies = pool.run(
+                [(sampler, seed, trials, least_s) for seed in range(seeds)], _UNLIMITED_S
+            )
             runs, cpu_s = [], []
             for reply in replies:
                 if isinstance(reply, Failure):
@@ -260,8 +277,8 @@ def _replay(
             )
 
 
-_Request: TypeAlias = tuple[str, int, int]
-"""A run for a worker: sampler, seed, trials."""
+_Request: TypeAlias = tuple[str, int, int, float]
+"""A run for a worker: sampler, seed, trials, and the seconds of evaluations that it needs."""
 
 _Reply: TypeAlias = tuple[tuple[int, ...], float]
 """A `Run`, as workers reply: its rows, and its seconds."""
@@ -274,8 +291,8 @@ def _replayer(
     priors = [MeasuredPrior(other.measurements()) for other in prior]
 
     def handle(request: _Request) -> _Reply:
-        sampler, seed, trials = request
-        run = run_sampler(recorded, sampler, trials, seed, priors)
+        sampler, seed, trials, least_s = request
+        run = run_sampler(recorded, sampler, trials, seed, priors, least_s)
         return tuple(run.rows.tolist()), run.cpu_s
 
     return handle

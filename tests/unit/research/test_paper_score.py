@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.research import Entry, RecordedSpace, expected_random_best, isolated, paired
+from autotune import datasets
+from autotune.research import Entry, RecordedSpace, expected_random_best, isolated, paired, replay
 from autotune.research.scoring import COVERED, best_so_far, cut_off, paper_score
 from autotune.research.space import UNKNOWN_NOISE
 
@@ -105,6 +106,40 @@ def test_cheap_evaluations_score_by_the_clock() -> None:
     assert fast.aggregate_s is not None
     assert slow.aggregate_s is not None
     assert fast.aggregate_s > slow.aggregate_s
+
+
+@pytest.mark.parametrize(
+    "name", ["h100-tiled-2048", "h100-tiled-256x4096x4096", "zen4-blocked-96x1024x96", ""]
+)
+def test_random_search_scores_nothing_by_the_clock(name: str) -> None:
+    """Also where slow configurations take long, and where those that fail take next to nothing."""
+    rng = np.random.default_rng(11)
+    space = rng.lognormal(size=300)
+    seconds: np.ndarray | None = np.where(np.arange(300) % 3, space, 0.001)
+    space[::3] = np.nan
+    if name:
+        space, seconds = datasets.load(name).values, datasets.load(name).seconds
+    runs = [rng.permutation(len(space)) for _ in range(2000)]
+    found = paper_score(space, runs, len(space), 0.0, seconds).aggregate_s
+    assert found == pytest.approx(0, abs=0.08)  # three standard errors of the runs
+
+
+def test_runs_of_cheap_configurations_go_on_to_the_end_by_the_clock() -> None:
+    """A search that begins with what takes a tenth of the time comes to the optimum late."""
+    entries = [
+        Entry({"x": x}, 1.0 + (x - 70) ** 2, "", "ok", seconds=0.1 if x < 60 else 1.0)
+        for x in range(100)
+    ]
+    space = RecordedSpace.of(entries, name="cheap first")
+    assert space.seconds is not None
+    [(_, summary)] = replay(space, ["exhaustive"], trials=30, seeds=1, workers=1)
+    whole = paper_score(space.values, [np.arange(100)], 30, space.noise, space.seconds)
+    short = paper_score(space.values, [np.arange(30)], 30, space.noise, space.seconds)
+    assert summary.budget == 30
+    assert summary.paper == whole
+    assert whole.aggregate_s is not None
+    assert short.aggregate_s is not None
+    assert whole.aggregate_s > short.aggregate_s + 0.1
 
 
 def recorded(values: dict[tuple[int, int], float], family: str = "") -> RecordedSpace:
