@@ -163,14 +163,14 @@ class Comparison:
                 [self.summaries[name, each].paper.scores for name in told] for each in (one, other)
             )
             found = paired(first, second)
-            numbers = (found.difference, found.low, found.high, found.p)
+            numbers = (found.difference, found.low, found.high)
             wins = Cell(f"{found.ahead} of {len(told)}", found.ahead)
             pairs.append(
                 (
                     one,
                     other,
-                    *(cell(each, "+.3f") for each in numbers[:3]),
-                    cell(found.p, ".4f"),
+                    *(cell(each, "+.3f") for each in numbers),
+                    cell(found.p, ".2g"),
                     wins,
                 )
             )
@@ -183,8 +183,10 @@ class Comparison:
             "fixed-budget score goes to the end of the budget and knows no noise. Aggregate "
             "scores are those of the community's methodology, in evaluations and in seconds of "
             "evaluations: to as many average ones', for which runs of cheap ones go on.",
-            "Pairs are of cut-off scores, over the same spaces and seeds; intervals (95%) and p "
-            "are of a paired bootstrap over spaces and seeds.",
+            "Pairs are of cut-off scores, over the same spaces and seeds. Intervals (95%) are of "
+            "a paired bootstrap over both, too narrow where these are few, and none of a single "
+            "run. p is of a sign-flip test over spaces, or over the seeds of a single one, and "
+            "empty where there are fewer than six.",
         )
         header = ("sampler", "less sampler", *compared)
         in_pairs = Table("pairs", "Samplers in pairs", header, pairs, compared)

@@ -42,6 +42,9 @@ _MOST_LOOKED_AT = 100
 
 _RESAMPLES = 10_000
 
+_ALL_SIGNS = 20
+"""The most differences whose every combination of signs is looked at."""
+
 
 def expected_random_best(values: NDArray[np.float64], budget: int) -> NDArray[np.float64]:
     """The expected best value after 1, 2, ... draws without replacement from all configurations.
@@ -323,22 +326,24 @@ class Paired:
 
     Attributes:
         difference: mean over the spaces of the first one's mean score less the second one's.
-        low: lower end of its 95% bootstrap interval; `high` is the upper one.
-        p: two-sided bootstrap probability of a difference of the other sign.
+        low: lower end of its 95% bootstrap interval, `high` the upper one; None of a single pair.
+        p: two-sided probability of as large a difference if every sign were chance; None of too
+            few spaces (or seeds, on one space) for less than 5%.
         ahead: spaces on which the first one's mean score is the higher.
     """
 
     difference: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
     ahead: int
 
 
 def paired(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> Paired:
-    """Compare scores by space and seed with a paired bootstrap.
+    """Compare scores by space and seed: a paired bootstrap, and an exact test of signs.
 
-    Spaces are drawn again where there are several, and the seeds of each: pairs stay pairs.
+    Spaces are drawn again where there are several, and the seeds of each: pairs stay pairs. The
+    test flips the differences of whole spaces, or of seeds where there is one space.
 
     Args:
         one: scores by space, and in each by seed.
@@ -353,8 +358,27 @@ def paired(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> 
     if len(pairs) > 1:
         chosen = rng.integers(0, len(pairs), (len(pairs), _RESAMPLES))
         drawn = drawn[chosen, np.arange(_RESAMPLES)]
-    resampled = drawn.mean(axis=0)
-    low, high = np.quantile(resampled, (0.025, 0.975))
-    below, above = (resampled <= 0).sum(), (resampled >= 0).sum()
-    p = min(1.0, 2 * (min(below, above) + 1) / (_RESAMPLES + 1))
-    return Paired(float(means.mean()), float(low), float(high), float(p), int((means > 0).sum()))
+    units = means if len(pairs) > 1 else pairs[0]
+    low, high = np.quantile(drawn.mean(axis=0), (0.025, 0.975)) if len(units) > 1 else (None, None)
+    return Paired(float(means.mean()), low, high, _flipped(units), int((means > 0).sum()))
+
+
+def _flipped(differences: NDArray[np.float64]) -> float | None:
+    """The two-sided p of the sign-flip test; None where it cannot be below 5%.
+
+    Exact: the share of all signs whose sum is as far from 0, of which the two that all agree are
+    the least. Of many differences, the share of random signs, with those that were seen.
+    """
+    count = len(differences)
+    if 2.0 ** (1 - count) > 0.05:
+        return None
+    if count <= _ALL_SIGNS:
+        sums = differences[:1]  # the other sign of the first one has the same sums, mirrored
+        for each in differences[1:]:
+            sums = np.concatenate([sums + each, sums - each])
+    else:
+        signs = np.random.default_rng(0).choice([-1.0, 1.0], (_RESAMPLES, count))
+        sums = np.append(signs @ differences, differences.sum())
+    # Sums that are equal but for their rounding are equal.
+    least = abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
+    return float(np.mean(np.abs(sums) >= least))

@@ -78,6 +78,7 @@ def test_a_folder_has_a_page_its_charts_and_its_tables(
     ]
     assert float(pair["difference"]) == pytest.approx(np.mean(differences))
     assert float(pair["at least"]) <= float(pair["difference"]) <= float(pair["at most"])
+    assert pair["p"] == ""  # of two spaces
     # The winner of a is (20, 5), which is slow in b; and the other way.
     of_a, of_b = table(folder, "portability")
     assert (float(of_a["a"]), float(of_b["b"])) == (1, 1)

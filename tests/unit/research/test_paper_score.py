@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -166,10 +167,46 @@ def test_pairs_of_runs_are_compared() -> None:
     better = paired([each + 0.1 for each in noise], noise)  # pairs differ by no more than that
     assert better.difference == pytest.approx(0.1)
     assert better.low == pytest.approx(0.1)
-    assert better.p < 0.01
+    assert better.p == 2**-7
     assert better.ahead == 8
     worse = paired(noise, [each + 0.1 for each in noise])
     assert (worse.p, worse.ahead) == (better.p, 0)
+
+
+@pytest.mark.parametrize("count", [6, 9])
+@pytest.mark.parametrize("by", ["space", "seed"])
+def test_p_is_the_share_of_all_signs(count: int, by: str) -> None:
+    rng = np.random.default_rng(count)
+    differences = np.round(rng.normal(0.4, 1, count), 1)  # some sums are equal
+    sums = [abs(np.dot(signs, differences)) for signs in product([1, -1], repeat=count)]
+    share = np.mean(np.array(sums) >= abs(differences.sum()) - 1e-9)
+    scores = differences[:, None] + [0.25, -0.25] if by == "space" else differences[None]
+    assert paired(scores, np.zeros_like(scores)).p == pytest.approx(share)
+
+
+def test_p_is_never_less_than_so_few_pairs_can_tell() -> None:
+    for count in range(1, 9):
+        ahead = 1 + np.arange(count) / 10
+        for scores in (ahead[None], ahead[:, None]):  # seeds of a space, and spaces
+            found = paired(scores, np.zeros_like(scores))
+            assert found.p == (None if count < 6 else 2 ** (1 - count))
+            assert (found.low is None) == (found.high is None) == (count == 1)
+    many = paired([1 + np.arange(50) / 10], [np.zeros(50)])
+    assert many.p == pytest.approx(1e-4, rel=0.01)
+
+
+@pytest.mark.parametrize(("spaces", "seeds"), [(1, 1), (1, 5), (1, 8), (1, 25), (3, 9), (7, 4)])
+def test_samplers_that_are_alike_seldom_seem_to_differ(spaces: int, seeds: int) -> None:
+    """What they differ by on a space is chance too, where there are several."""
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(200):
+        of_space = rng.normal(0, spaces > 1, (spaces, 1))
+        scores = of_space + rng.standard_t(3, (spaces, seeds))
+        found.append(paired(scores, np.zeros_like(scores)).p)
+    # 5% of 200 are 10, with a standard deviation of 3.
+    assert sum(p is not None and p <= 0.05 for p in found) <= 16
+    assert all((p is None) == ((spaces if spaces > 1 else seeds) < 6) for p in found)
 
 
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
@@ -177,6 +214,8 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     covered = 0
     for _ in range(60):
         found = paired([rng.normal(0.2, 1.0, 30)], [np.zeros(30)])
+        assert found.low is not None
+        assert found.high is not None
         covered += found.low <= 0.2 <= found.high
     assert covered >= 50  # of 60, where 95% are meant
 
