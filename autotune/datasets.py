@@ -65,7 +65,7 @@ def path(name: str) -> Path:
     """
     known = described()
     if name not in known:
-        raise UnknownNameError(must_be("a data set", known, name))
+        raise UnknownNameError(must_be("a data set", name, known))
     file = data_dir("datasets") / known[name].file
     if hashlib.sha256(file.read_bytes()).hexdigest() != known[name].sha256:
         raise InputError(f"{file} is not what was shipped: its checksum differs; install again")
