@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from autotune.core import arguments
 from autotune.core.configuration import Candidate
 from autotune.core.version import __version__
 from autotune.core.writing import deliver
@@ -87,9 +88,12 @@ class Comparison:
             told: called with the name of a recording, a sampler and what it came to.
 
         Raises:
-            InputError: a file cannot be read, or a number is less than 1.
+            InputError: a file cannot be read or is given twice, or a number is less than 1.
             AutotuneError: as `autotune.research.replay`.
         """
+        real = [path.resolve() for path in files]
+        for path in real:  # the runs of one given twice would count twice as evidence
+            arguments.must("a file", "given only once", str(path), real.count(path) == 1)
         names: dict[str, RecordedSpace] = {}
         for recorded in map(read_recorded, files):
             own = (recorded.name, *(f"{recorded.name} ({n})" for n in range(2, len(files) + 1)))
@@ -101,7 +105,7 @@ class Comparison:
             replay(
                 recorded,
                 samplers,
-                trials=trials or max(cut_off(recorded.values), FIRST_SCORED),
+                trials=max(cut_off(recorded.values), FIRST_SCORED) if trials is None else trials,
                 seeds=seeds,
                 workers=workers,
             )

@@ -111,10 +111,20 @@ def test_recordings_of_one_name_and_bad_usage(
     assert main(["compare", *map(str, files), *samplers, "--out", str(folder), "-q"]) == 0
     assert [row["space"] for row in table(folder, "scores")] == ["a", "a (2)"]
     assert (folder / "curves-a-2-.svg").is_file()
+    name = datasets.names()[0]
     for bad, message in (
         (["--out", str(files[0])], "cannot make the folder"),
         (["--out", str(folder), "--samplers", "nope"], "nope"),
         (["--out", str(folder), "--seeds", "0"], "seeds must be"),
+        (["--out", str(folder), "--trials", "0"], "trials must be a whole number >= 1, got 0"),
+        (
+            [str(tmp_path / "other" / ".." / "a.json"), "--out", str(folder)],
+            "a file must be given only once, got",
+        ),
+        (
+            [name, str(datasets.path(name)), "--out", str(folder)],
+            "a file must be given only once, got",
+        ),
     ):
         capsys.readouterr()
         assert main(["compare", str(files[0]), *bad, "-q"]) == 2
@@ -188,9 +198,10 @@ def test_a_data_set_has_all_that_a_study_of_it_needs(name: str, own_cache: Path)
 def test_a_data_set_that_was_changed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UnknownNameError, match="a data set must be one of"):
+    name, *others = datasets.names()
+    known = ", ".join([name, *others])
+    with pytest.raises(UnknownNameError, match=f"a data set must be one of {known}, got 'nope'"):
         datasets.load("nope")
-    name = datasets.names()[0]
     for path in data_dir("datasets").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     monkeypatch.setattr("autotune.datasets.data_dir", lambda _: tmp_path)
