@@ -212,7 +212,7 @@ class NumpyKernel:
         return functools.partial(self._store, named, outputs)
 
     def _named(self, values: dict[str, Any]) -> dict[str, Any]:
-        """What a formula or a function calls by its names, of operands and scalars."""
+        """Values of the names in a formula, or of what a function takes."""
         scalars = {name: values[name] for name, _ in self._defined.scalars}
         operands = {each.name: values[each.name] for each in self._defined.operands}
         named = {**self._problem.named(operands), **scalars}
