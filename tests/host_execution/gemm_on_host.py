@@ -39,7 +39,7 @@ _SMALL: Mapping[str, Mapping[str, Value]] = {
     "outer": {"sn": 4, "warps": 4, "across": 16, "rows": 32},
 }
 
-_MAGIC = 0x6D61702D6F6E2D68  # of hopper_on_host.h
+_MAGIC = 0x6D61702D6F6E2D68  # of runtime_on_host.cpp
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def _maps(
     operands: Mapping[str, np.ndarray],
     workspace: np.ndarray | None,
 ) -> list[np.ndarray]:
-    """Tensor maps as hopper_on_host.h reads them, one per mapped operand or region."""
+    """Tensor maps as runtime_on_host.cpp reads them, one per mapped operand or region."""
     assert family.launch is not None
     if not family.launch.tensor_maps:
         return []

@@ -22,13 +22,16 @@ import pytest
 from autotune.core.dtypes import DTYPES
 
 HEADER = Path(__file__).with_name("cuda_on_host.h")
+RUNTIME = HEADER.with_name("runtime_on_host.cpp")
+_SOURCES = (HEADER, *map(HEADER.with_name, ("ptx_on_host.h", "hopper_on_host.h")), RUNTIME)
 NEEDS_COMPILER = pytest.mark.skipif(
     shutil.which("g++") is None, reason="emitted CUDA C++ is compiled by g++ here"
 )
 ON_HOST = [pytest.mark.slow, NEEDS_COMPILER]
 # -Og: for most programs g++ takes longer than their threads.
 FLAGS = ("-std=c++17", "-Og", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
-_COMMAND = ("g++", *FLAGS, "-DAUTOTUNE_HOST")
+# Hidden: no library of those that are loaded is bound to the runtime of another.
+_COMMAND = ("g++", *FLAGS, "-fvisibility=hidden", "-DAUTOTUNE_HOST")
 
 _DYNAMIC_SHARED = re.compile(
     r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
@@ -236,9 +239,9 @@ struct Pointer {{
 #endif
 struct Call_{name} {{ {fields} }};
 }}
-extern "C" void launch_{name}(unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                              unsigned bz, std::size_t shared_bytes, unsigned cluster,
-                              {parameters}) {{
+extern "C" __attribute__((visibility("default"))) void launch_{name}(
+    unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+    std::size_t shared_bytes, unsigned cluster, {parameters}) {{
   host::Call_{name} arguments = {{{values}}};
   host::launch({{gx, gy, gz}}, {{bx, by, bz}}, shared_bytes, cluster, [](void* given) {{
     const auto& call = *static_cast<host::Call_{name}*>(given);
@@ -250,15 +253,22 @@ extern "C" void launch_{name}(unsigned gx, unsigned gy, unsigned gz, unsigned bx
 
 @functools.cache
 def _precompiled() -> tempfile.TemporaryDirectory[str]:
-    """A folder with the header as g++ has read it, which it then need not for every program."""
+    """A folder with what g++ then need not do for every program.
+
+    It has the header as g++ has read it, and the runtime's object.
+    """
     folder = tempfile.TemporaryDirectory()
-    output = Path(folder.name, f"{HEADER.name}.gch")
-    subprocess.run([*_COMMAND, "-x", "c++-header", "-o", str(output), str(HEADER)], check=True)
+    made_by = {
+        f"{HEADER.name}.gch": ("-x", "c++-header", HEADER),
+        RUNTIME.with_suffix(".o").name: ("-c", RUNTIME),
+    }
+    for name, arguments in made_by.items():
+        subprocess.run([*_COMMAND, *arguments, "-o", Path(folder.name, name)], check=True)
     return folder
 
 
 def _compile(text: str, folder: Path) -> Path:
-    made_of = f"{FLAGS}\0{HEADER.read_text()}\0{text}"
+    made_of = "\0".join([str(_COMMAND), *(path.read_text() for path in _SOURCES), text])
     library = folder / f"{hashlib.sha256(made_of.encode()).hexdigest()[:24]}.so"
     if library.exists():
         return library
@@ -268,8 +278,10 @@ def _compile(text: str, folder: Path) -> Path:
         source.write_text(text)
         built = Path(scratch, "kernel.so")
         with _PRECOMPILING:
-            included = [f"-I{_precompiled().name}", f"-I{HEADER.parent}"]
-        subprocess.run([*_COMMAND, *included, "-o", str(built), str(source)], check=True)
+            precompiled = _precompiled().name
+        included = [f"-I{precompiled}", f"-I{HEADER.parent}"]
+        linked = [source, Path(precompiled, RUNTIME.name).with_suffix(".o")]
+        subprocess.run([*_COMMAND, *included, "-o", built, *linked], check=True)
         built.replace(library)
     return library
 
