@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import threadpoolctl
 
-from autotune.core.errors import CompileError
+from autotune.core.errors import CompileError, InputError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.cpu.call import NumpyKernel
@@ -146,7 +146,9 @@ class CpuRig:
         begun_s = self.now()
         self.large = check(Case(*problem.shape), *OTHER_CONTENTS)
         self._drawing_s = self.now() - begun_s
-        self.shrunk = check(Case(*shrunk(problem)))
+        self.shrunk: Check | None = None
+        with contextlib.suppress(InputError):  # a reference may be of other sizes alone
+            self.shrunk = check(Case(*shrunk(problem)))
         self._seed = seed
         self._kernel = functools.cache(CpuKernel)
 
@@ -228,12 +230,12 @@ class _Loaded:
         return contextlib.nullcontext(self._bench(self.rig.large))
 
     def probe(self, best_s: float | None) -> Probe | None:
-        if best_s is None or best_s <= PROBE_BEST_S or not self.program.shrinks:
+        small = self.rig.shrunk
+        if best_s is None or best_s <= PROBE_BEST_S or small is None or not self.program.shrinks:
             return None
-        whole, small = self.rig.large.problem, self.rig.shrunk.problem
         return Probe(
-            self._bench(self.rig.shrunk),
-            whole.flops / small.flops,
+            self._bench(small),
+            self.rig.large.problem.flops / small.problem.flops,
             f"sizes divided by {PROBE_SHRINK}",
         )
 

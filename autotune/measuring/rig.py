@@ -39,6 +39,7 @@ of the cases are not, so that a verdict can say which one was written.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,6 +47,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from autotune.core.errors import InputError
 from autotune.measuring.timing import time_calls, timed
 from autotune.operations.cases import Case, cases_of, special_cases
 from autotune.operations.problem import multiplies
@@ -113,7 +115,7 @@ class DrawnCases(Generic[Drawn]):
 
     Args:
         problem: of the operation.
-        cases: those that are wanted from the start.
+        cases: those that are wanted from the start, as far as they can be drawn.
         make: draws one.
         clock: seconds from a fixed point.
 
@@ -135,7 +137,10 @@ class DrawnCases(Generic[Drawn]):
         if isinstance(problem.defined.result, PythonReference):
             self._left_s = DRAWING_S
             cases = sorted(cases, key=lambda case: problem.with_sizes(*case.sizes).traffic)
-        self.of(cases)
+        for case in cases:
+            # Not all sizes need be a reference's or the kernels': a program that asks is told.
+            with contextlib.suppress(InputError):
+                self.of([case])
 
     def of(self, cases: Iterable[Case]) -> list[Drawn]:
         """Those of the cases that there is time for."""

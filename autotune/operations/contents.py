@@ -192,7 +192,7 @@ def _made(here: Problem, case: Case, rng: np.random.Generator) -> dict[str, Any]
     try:
         made = defined.content.call(known)
     except ExpressionError as error:
-        raise InputError(f"{told}: {error}; cases= says at which shapes kernels run") from error
+        raise InputError(f"{told}: {error}; restrictions say which sizes are right") from error
     scalars = dict(defined.scalars)
     arrays = {each.name: each for each in here.operands if each.read or not each.written}
     if not isinstance(made, Mapping):

@@ -8,6 +8,7 @@ import pytest
 from example_kernels import NAMES, kernel, module
 
 from autotune import Gemm
+from autotune.core.errors import InputError
 from autotune.measuring.rig import DEVICE_PRODUCTS, DRAWING_S, DrawnCases, device_cases
 from autotune.operations.cases import Case, cases_of
 from autotune.operations.problem import Problem
@@ -58,6 +59,25 @@ def test_further_cases_are_drawn_once_while_there_is_time() -> None:
     for _ in range(2):
         assert found.of([special]) == [f"drawn {special}"]
     assert drawing.order.count(special) == 1
+
+
+def test_what_cannot_be_drawn_is_told_to_who_asks_for_it() -> None:
+    problem, drawn = own_problem("softmax"), []
+
+    def make(case: Case) -> str:
+        if min(case.sizes) < 4:
+            raise InputError(f"no operands of {case}")
+        drawn.append(case)
+        return f"drawn {case}"
+
+    wanted = device_cases(problem)
+    found = DrawnCases(problem, wanted, make)
+    large = [case for case in wanted if min(case.sizes) >= 4]
+    assert found.of(large) == [f"drawn {each}" for each in large]
+    assert sorted(map(str, drawn)) == sorted(map(str, large))
+    assert 0 < len(large) < len(wanted)
+    with pytest.raises(InputError, match="no operands of"):
+        found.of(wanted)
 
 
 def test_products_are_drawn_whatever_it_takes() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from own_kernels import BRIEF
 from structured_kernels import DESCRIBED, made, operands
 
 import autotune
@@ -187,7 +188,7 @@ def test_floats_within_a_tolerance_are_right(tmp_path: Path) -> None:
         (lambda M: {"values": np.zeros(M)}, r"values must have shape \(7,\), got \(5,\)"),
         (lambda M: {"value": np.zeros(M)}, r"must be one of .*values.*'value'"),
         (lambda M: [1], "must be a dictionary of operands, got list"),
-        (lambda M: 1 // 0, r"'inputs' fails: ZeroDivisionError.*cases= says"),
+        (lambda M: 1 // 0, r"'inputs' fails: ZeroDivisionError.*restrictions say which"),
     ],
 )
 def test_operands_that_do_not_fit_are_one_line(inputs: Any, message: str, tmp_path: Path) -> None:
@@ -309,6 +310,42 @@ def test_a_function_says_the_grid(grid: Any, tmp_path: Path) -> None:
     assert [each.evaluate(known) for each in family.launch.block] == [64, 1, 1]
     with pytest.raises(InputError, match="must be arithmetic of THREADS, M"):
         made("spmv", "cuda", tmp_path, grid=lambda p: len(str(p["M"])))
+
+
+def powers(N: int, rng: np.random.Generator) -> dict[str, Any]:
+    if N & (N - 1):
+        raise ValueError("N must be a power of two")
+    return {"A": rng.normal(size=(N // 16, N))}
+
+
+@pytest.mark.parametrize(
+    ("restriction", "inputs", "sizes"),
+    [("N >= 4", None, (6, 7)), ("ispow2(N)", powers, (4, 64))],
+)
+def test_kernels_for_some_sizes_alone_are_tuned(
+    restriction: str, inputs: Any, sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    """A reference, or what makes operands, knows no others."""
+
+    def fours(A: Any, v: Any, way: int) -> None:
+        for row in range(A.shape[0]):
+            for column in range(4):
+                v[row, column] = 2 * A[row, column]
+
+    kernel = autotune.kernel(
+        fours,
+        operands={"A": "MxN" if inputs is None else ("N // 16", "N")},
+        out={"v": "Mx4" if inputs is None else ("N // 16", "4")},
+        reference=lambda A: A[:, :4] * 2,
+        inputs=inputs,
+        restrictions=[restriction],
+        cases=["5x7", "3x4"] if inputs is None else ["64", "32"],
+        parameters={"way": [1, 2]},
+        cache=tmp_path,
+        **BRIEF,
+    )
+    rows = np.arange(math.prod(sizes), dtype=np.float32).reshape(sizes)
+    np.testing.assert_array_equal(kernel(rows), 2 * rows[:, :4])
 
 
 # ---- On operands of a call
