@@ -41,7 +41,7 @@ Launched: TypeAlias = "str | Sequence[Any] | Callable[..., Any]"
 """Numbers of a launch: expressions, or functions of parameters and sizes."""
 
 _BETWEEN = re.compile(r"\s+x\s+|(?<=[A-Z0-9)])x(?=[A-Z0-9(])")
-_TYPED = re.compile(r"\s*([a-z]+\d*)\s*\[(.*)\]\s*")
+_TYPED = re.compile(r"\s*((?:[a-z]+\d*)?)\s*\[(.*)\]\s*")
 _SMALL = re.compile(r"[a-z](x[a-z])*")
 _OPERAND_KEYS = ("shape", "dtype", "most", "ascending")
 _PARAMETER_KEYS = ("values", "default", "summary", "runtime")

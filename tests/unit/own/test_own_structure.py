@@ -197,6 +197,13 @@ def test_operands_that_do_not_fit_are_one_line(inputs: Any, message: str, tmp_pa
         Check(Case(5, 7, 6), operation.at((5, 7, 6)), np.random.default_rng(0))
 
 
+def test_a_number_is_said_with_and_without_a_type(tmp_path: Path) -> None:
+    for said, dtype in (("[]", ""), ((), ""), (" int64[]", "int64")):
+        kernel = made("largest", "cpu", tmp_path, out={"most": "[]", "place": said})
+        assert [each.shape for each in kernel.operation.outputs] == [(), ()]
+        assert [each.dtype for each in kernel.operation.outputs] == ["", dtype]
+
+
 def test_sizes_follow_from_expressions(tmp_path: Path) -> None:
     kernel = made("spmv", "cpu", tmp_path, tune=False)
     inputs, _, _ = operands("spmv")
