@@ -100,7 +100,7 @@ def _largest_of_piece(
         # What the type cannot hold as a number is compared as it holds it.
         stored = expected.astype(values.dtype).astype(wide)
         beyond = ~np.isfinite(stored)
-        same = beyond & ((stored == numbers) | np.isnan(stored) & np.isnan(numbers))
+        same = beyond & _alike(numbers, stored, allowed)
         relative[beyond & ~(relative <= 1)] = np.inf
         # How far a number may be off is not known where terms that it does not show are infinite.
         relative[same | ~beyond & np.isnan(allowed) & np.isfinite(numbers)] = 0
@@ -110,6 +110,17 @@ def _largest_of_piece(
     return Deviation(
         float(relative[place]), place, number(numbers[place]), number(expected[place])
     )
+
+
+def _alike(
+    numbers: NDArray[Any], stored: NDArray[Any], allowed: NDArray[Any]
+) -> NDArray[np.bool_]:
+    """True where numbers are what is expected, which is compared part by part of complex ones."""
+    same = np.ones(numbers.shape, bool)
+    for found, wanted in ((numbers.real, stored.real), (numbers.imag, stored.imag)):
+        near = np.isfinite(found) & np.isfinite(wanted) & ~(np.abs(found - wanted) > allowed)
+        same &= near | (found == wanted) | np.isnan(found) & np.isnan(wanted)
+    return same
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -230,6 +241,10 @@ class FullReference:
         """The error that each element may have."""
         if self.tolerance is not None:
             sizes = np.abs(self.expected)
+            if sizes.dtype != self.expected.dtype:  # of an infinite complex number the other part
+                parts = np.abs([self.expected.real, self.expected.imag])
+                finite = np.max(parts, axis=0, initial=0.0, where=np.isfinite(parts))
+                sizes = np.where(np.isfinite(sizes), sizes, finite)
             return np.asarray(self.tolerance * np.maximum(sizes, root_mean_square(sizes)))
         return tolerance.allowed(self.relative_to(tolerance.relative), self.expected)
 

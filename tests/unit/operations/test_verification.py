@@ -23,6 +23,7 @@ from autotune.operations.cases import PRODUCT_CASES, SMALL_CASES, Case, special_
 from autotune.operations.drawing import random_elements
 from autotune.operations.guarded import LINE_OFFSET, GuardedArray
 from autotune.operations.problem import Gemm
+from autotune.operations.references import FullReference
 from autotune.operations.verification import Check, ProductCheck
 from autotune.targets.families import find_operation
 
@@ -493,6 +494,37 @@ def test_a_verdict_shows_the_element() -> None:
     verdict = check(Case(4, 5, 6, scalars={"beta": 2.0})).run(ZeroedLastColumn(), "ieee")
     told = r"at 4x5x6 \(M=4, N=5, K=6\) beta=2: C\[\d, 5\] is 0, expected -?\d\S* "
     assert re.fullmatch(told + r"\(error is \S+ times what ieee allows\)", verdict.reason)
+
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize("tolerance", [1e-5, None])
+@pytest.mark.parametrize(
+    ("found", "expected", "right"),
+    [
+        (complex(INF, 0.4), complex(INF, 0.4 + 1e-6), True),
+        (complex(0.4, -INF), complex(0.4 + 1e-6, -INF), True),
+        (complex(NAN, 0.4), complex(NAN, 0.4 + 1e-6), True),
+        (complex(INF, NAN), complex(INF, NAN), True),
+        (complex(-INF, 0.4), complex(INF, 0.4), False),
+        (complex(INF, INF), complex(INF, 0.4), False),
+        (complex(INF, NAN), complex(INF, 0.4), False),
+        (complex(NAN, 0.4), complex(INF, 0.4), False),
+        (complex(NAN, 0.4), complex(0.4, NAN), False),
+        (complex(3, 0.4), complex(INF, 0.4), False),
+        (complex(INF, 0.5), complex(INF, 0.4), None),
+    ],
+)
+def test_parts_of_a_complex_number_are_compared_each(
+    found: complex, expected: complex, right: bool | None, tolerance: float | None
+) -> None:
+    """None is wrong where the user says how far parts may be off."""
+    wanted = np.array([0.3 - 0.2j, expected])
+    reference = FullReference(wanted, np.abs(wanted), tolerance=tolerance)
+    values = np.array([0.3 - 0.2j, found], np.complex64)
+    deviation = reference.worst(values, Tolerance.of("ieee", "complex64", (8,), "complex64"))
+    assert (deviation.error <= 1) is (tolerance is None if right is None else right)
 
 
 @pytest.mark.parametrize("fault", [ZeroedLastColumn, SkippedLastRow])
