@@ -125,6 +125,12 @@ class CpuTarget(Target):
         bound = host_kernel(family, candidate.configuration, problem, device.limits, programs)
         return bound.__call__  # Python calls a method faster than an object
 
+    def checker(self, problem: Problem) -> BoundKernel:
+        """It allocates outputs that are not given, as any."""
+        from autotune.cpu.call import bound_kernel
+
+        return bound_kernel(problem, lambda *arguments: None).__call__
+
     def job(
         self,
         family: KernelFamily,

@@ -151,6 +151,13 @@ class GpuTarget(Target):
 
         return device_kernel(problem, load_on)
 
+    def checker(self, problem: Problem) -> BoundKernel:
+        """It launches nothing."""
+        from autotune.gpu.arrays.kernel import device_kernel
+
+        use(self.vendor)
+        return device_kernel(problem, lambda device: lambda *arguments, stream: None)
+
     def job(
         self,
         family: KernelFamily,

@@ -32,7 +32,7 @@ from autotune.own.description import element_types
 from autotune.runtime.loading import load
 from autotune.runtime.product_log import log_product, summary
 from autotune.targets.families import catalog, find_operation
-from autotune.targets.registry import LANGUAGES
+from autotune.targets.registry import LANGUAGES, make_target
 
 if TYPE_CHECKING:
     from autotune.own.definition import Definition
@@ -114,7 +114,7 @@ class OwnKernel:
         """
         kernel = self._kernels.get(_key(inputs, options.get("out"), self._typed))
         if kernel is None:
-            kernel = self._first(inputs, options.get("out"))
+            kernel = self._first(inputs, options)
         return kernel(*inputs, **options)
 
     @property
@@ -236,11 +236,13 @@ class OwnKernel:
 
         return torch_operator(self, self.operation)
 
-    def _first(self, inputs: tuple[Any, ...], out: Any) -> Kernel:
+    def _first(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Kernel:
         """The kernel for operands of these shapes, of which there was none in this process."""
+        out = options.get("out")
         sizes = sizes_of_call(self._definition.operation, inputs, out)
         problem = self.problem(**sizes, dtype=self._dtype(inputs))
         device = self._device_of(inputs[0])
+        make_target(self.target).checker(problem)(*inputs, **options)
         key = _key(inputs, out, self._typed)
         with self._lock:
             kernel = self._kernels.get(key)

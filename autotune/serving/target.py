@@ -229,6 +229,10 @@ class Target(ABC):
             CompileError: the compiler refuses the source.
         """
 
+    def checker(self, problem: Problem) -> BoundKernel:
+        """A kernel that computes nothing, and refuses the calls that those of a problem refuse."""
+        return lambda *inputs, **options: None
+
     def job(
         self,
         family: KernelFamily,

@@ -761,6 +761,33 @@ def test_calls_that_cannot_be_are_one_line(tmp_path: Path) -> None:
         kernel.problem(M=4)
 
 
+def tensor(array: Any) -> Any:
+    return pytest.importorskip("torch").from_numpy(array)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a, x: ((a, x.astype(np.float64)), None), "x must have dtype float32"),
+        (lambda a, x: ((a, x), a[:, 0]), "out must be row-major with contiguous rows"),
+        (lambda a, x: ((a, a[0]), a.ravel()[1:5]), "out overlaps a in memory"),
+        (lambda a, x: (map(tensor, (a, x)), None), "a must be a NumPy array"),
+    ],
+)
+def test_operands_are_looked_at_before_anything_is_tuned(
+    change: Callable[..., Any], message: str, tmp_path: Path
+) -> None:
+    """A kernel that may not be tuned refuses them, and not that it is asked for."""
+    inputs, out = change(np.ones((4, 3), np.float32), np.ones(3, np.float32))
+    with pytest.raises(OperandError, match=message):
+        gemv(cache=tmp_path, tune=False)(*inputs, out=out)
+
+
+def test_operands_of_the_host_are_no_gpus_before_anything_is_tuned(tmp_path: Path) -> None:
+    with pytest.raises(OperandError, match=r"a .*(host|GPU)"):
+        dots(cache=tmp_path, tune=False)(np.ones((4, 3), np.float32), np.ones(3, np.float32))
+
+
 class Terminal(io.StringIO):
     """A stream that says it is a terminal."""
 
