@@ -251,12 +251,13 @@ def full_references(
         )
         if defined.accept is None and any(rounded):
             scales = result.magnitudes(exact, expected)
+    told = result.text if isinstance(result, Formula) else result.head
     references = {}
     for output, each, scale in zip(outputs, expected, scales, strict=True):
         shape = output.shape if columns is None else (*output.shape[:-1], len(columns))
         if each.shape != shape and (each.shape or shape != (1,)):
             raise InputError(
-                f"{result.text} must give the shape {shape} of {output.name} at "
+                f"{told} must give the shape {shape} of {output.name} at "
                 f"{'x'.join(map(str, here.shape))}, and gives {each.shape}"
             )
         tolerance = tolerances.get(output.name)

@@ -16,6 +16,9 @@ import numpy as np
 from autotune.core.errors import ExpressionError
 from autotune.operations.sums import root_mean_square
 
+LOADED = "autotune_reference"
+"""The name of modules that functions run in."""
+
 
 @dataclass(frozen=True, slots=True)
 class PythonFunction:
@@ -182,7 +185,7 @@ def _taken(source: str, function: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=16)
 def _loaded(source: str, function: str) -> Callable[..., Any]:
-    names: dict[str, Any] = {"__name__": "autotune_reference", "__builtins__": __builtins__}
+    names: dict[str, Any] = {"__name__": LOADED, "__builtins__": __builtins__}
     exec(compile(source, "reference.py", "exec"), names)
     found = names[function]
     assert inspect.isfunction(found)

@@ -29,6 +29,7 @@ from autotune.operations.operation import Operation, Problem
 from autotune.own.call_sizes import sizes_of_call
 from autotune.own.definition import write_folder
 from autotune.own.description import element_types
+from autotune.own.trying import try_functions
 from autotune.runtime.loading import load
 from autotune.runtime.product_log import log_product, summary
 from autotune.targets.families import catalog, find_operation
@@ -180,6 +181,7 @@ class OwnKernel:
                 held = replace(self.operation, given=str(Path(folder) / "operands.npz"))
                 return self.tune(held.problem(**asked), **fields)
         problem = given[0] if given else self.problem(**asked)
+        try_functions(problem, self._definition.functions)
         result = tune(
             problem,
             target=self.target,

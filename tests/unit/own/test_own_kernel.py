@@ -52,6 +52,7 @@ from autotune.own.call_sizes import sizes_of_call
 from autotune.own.cuda_text import cuda_text
 from autotune.own.definition import toml_lines, write_folder
 from autotune.own.own_kernel import OwnKernel
+from autotune.own.trying import try_functions
 from autotune.targets.families import catalog, find_operation
 from autotune.tuning.progress import Progress, ProgressLine
 
@@ -627,6 +628,76 @@ def test_what_is_wrong_with_a_reference_is_one_line(body: str, message: str) -> 
     operation = Operation("copy", ("M", "N"), operands, reference, "M")
     with pytest.raises(InputError, match=message):
         Check(Case(3, 2), operation.at((3, 2)), np.random.default_rng(0))
+
+
+def first_of(A: Any) -> Any:
+    return A[0, 70000]
+
+
+def picks(A: Any) -> Any:
+    # Lines are told as they are in this file.
+    chosen = 0 * A
+    return chosen + first_of(A)
+
+
+def raises(A: Any) -> Any:
+    try:
+        return A[0, 70000]
+    except IndexError as error:
+        raise ValueError("two\nlines") from error
+
+
+def made_wrongly(M: int, N: int) -> dict[str, Any]:
+    return {"A": np.ones((M, N + 1))}
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "line"),
+    [
+        ({"reference": picks}, r"reference 'picks' fails: IndexError: .*", 4),
+        ({"reference": raises}, r"reference 'raises' fails: ValueError: two lines", 5),
+        ({"reference": lambda A: A[0]}, r"reference\(A\) must give the shape \(6, 7\) .*", None),
+        ({"reference": lambda A: None}, r".* must give an array of numbers, got object", None),
+        ({"reference": lambda A: (A, A)}, r".* must give 1 array, .* got tuple", None),
+        ({"inputs": made_wrongly}, r"inputs of copied .* must have shape \(6, 7\), .*", None),
+    ],
+)
+def test_what_is_wrong_with_a_reference_is_told_before_anything_is_tuned(
+    said: dict[str, Any], message: str, line: int | None, tmp_path: Path
+) -> None:
+    def copied(A: Any, B: Any, way: int) -> None:
+        B[:] = A
+
+    kernel = autotune.kernel(
+        copied,
+        **{"operands": {"A": "MxN"}, "out": {"B": "MxN"}, "reference": "A", **said},
+        parameters={"way": [1, 2]},
+        cache=tmp_path,
+    )
+    (function,) = (each for each in said.values())
+    first = function.__code__.co_firstlineno
+    where = f"{re.escape(__file__)}, line {first}"
+    where += "" if line is None else f", raised in line {first + line - 1}"
+    for _ in range(2):
+        with pytest.raises(InputError, match=rf"^copied: {message} \({where}\)$"):
+            kernel(np.ones((6, 7)))
+    assert not list(tmp_path.glob("**/*.nbi"))
+
+
+def test_a_reference_is_tried_where_kernels_may_be(tmp_path: Path) -> None:
+    """It need not be right for sizes that are smaller than those of a call."""
+
+    def ran(A: Any) -> Any:
+        if A.shape[1] < 5:
+            raise ValueError("too few columns")
+        return A
+
+    operands = (Operand("A", ("M", "N")), Operand("C", ("M", "N"), True))
+    source = "def f(A):\n    if A.shape[1] < 5:\n        raise ValueError\n    return A\n"
+    operation = Operation("copy", ("M", "N"), operands, PythonReference("f", source), "M")
+    try_functions(operation.at((300, 400)), {"reference": ran})
+    with pytest.raises(InputError, match="copy: reference 'f' fails"):
+        try_functions(operation.at((1, 3)), {"reference": ran})
 
 
 @pytest.mark.parametrize(
