@@ -81,7 +81,7 @@ def _python(exportable: Exportable, source: Source, names: dict[str, Any]) -> Ex
         **exportable.common_files(names),
         f"{exportable.name}.py": "".join(text).encode() + called,
     }
-    return Exported(exportable.name, files)
+    return Exported(exportable.name, files, exportable.unchecked)
 
 
 def _c(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exported:
@@ -117,13 +117,14 @@ def _c(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exporte
         f"{name}.s": assembly.text.encode(),
         f"{name}.h": expanded("cpu/kernel.h.j2", names),
         f"{name}.c": expanded("cpu/kernel.c.j2", names),
-        "main.c": expanded("cpu/main.c.j2", names),
         "CMakeLists.txt": expanded("cpu/CMakeLists.txt.j2", names),
     }
+    notes = exportable.unchecked
+    if not notes:
+        files["main.c"] = expanded("cpu/main.c.j2", names)
     here = read_cpu().fingerprint
-    notes: tuple[str, ...] = ()
     if here.digest != record.fingerprint.digest:
-        notes = (
+        notes += (
             f"compiled for this processor, {here.name}: record {record.id} was tuned on "
             f"{record.fingerprint.name}",
         )

@@ -170,6 +170,15 @@ class Exportable:
         """True of ``alpha A B + beta C``, which checks compute themselves."""
         return multiplies(self.problem.defined)
 
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """The line that says why there is no check; none where there is one."""
+        defined = self.problem.defined
+        if defined.content is None and defined.accept is None:
+            return ()
+        what = "inputs makes its operands" if defined.content else "accept judges its results"
+        return (f"no check of {self.name} is written, since a function {what}",)
+
     def names(self) -> dict[str, Any]:
         """Names in templates of exported files, whatever the target."""
         problem, record, defined = self.problem, self.record, self.problem.defined
@@ -180,6 +189,7 @@ class Exportable:
             "summary": plain(defined.summary) or plain(problem.operation),
             "problem": problem,
             "product": self.product,
+            "unchecked": self.unchecked,
             "call": ExportedCall.of(problem),
             "checked": checked_scalars(defined),
             "operand": operand,
@@ -199,7 +209,7 @@ class Exportable:
         }
 
     def common_files(self, names: Mapping[str, Any]) -> dict[str, bytes]:
-        """The files that every exported folder has, with the results that its check expects.
+        """The files that every exported folder has, with what its check expects, if it has one.
 
         Args:
             names: in the page's template: `names`, and ``target`` and ``form``.
@@ -209,7 +219,7 @@ class Exportable:
             "README.md": expanded("README.md.j2", names),
             "record.json": document.encode(),
         }
-        if not self.product:
+        if not self.product and not self.unchecked:
             files[f"{self.name}.expected"] = expected(self.problem, self.family.accuracy)
         return files
 

@@ -16,6 +16,7 @@ from operation_examples import FOLDER
 from own_kernels import damping
 from records import record
 
+import autotune
 from autotune.cli import main
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
@@ -48,6 +49,7 @@ OWN = {
     "trmm": ("rows", 33, 29, 41),
 }
 """Operations of examples: a family, and a shape."""
+NAME = "of_logarithms_40_float32"
 WITHOUT_AUTOTUNE = "import sys; sys.modules['autotune'] = None\n"
 
 
@@ -171,6 +173,50 @@ def check_notices(expected: Path, command: list[Any]) -> None:
         assert done.returncode == 1, done.stdout
     expected.write_bytes(b"")
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+
+
+def of_logarithms(x: Any, y: Any, way: int) -> None:
+    for i in range(x.shape[0]):
+        y[i] = np.log(x[i])
+
+
+@pytest.mark.parametrize("form", ["cpp", "python"])
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"inputs": lambda N: {"x": np.arange(1.0, N + 1)}}, "inputs makes its operands"),
+        ({"accept": lambda expected, got: True}, "accept judges its results"),
+    ],
+)
+def test_what_operands_by_a_hash_do_not_check_has_no_check(
+    said: dict[str, Any], why: str, form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernel = autotune.kernel(
+        of_logarithms,
+        operands={"x": "N"},
+        out={"y": "N"},
+        reference=lambda x: np.log(x),
+        parameters={"way": [1, 2]},
+        finite=True,
+        **said,
+    )
+    made = stored("of_logarithms", kernel.problem(N=40), [kernel.folder])
+    out = tmp_path / "out"
+    options = ["--families", str(kernel.folder), "--format", form]
+    assert main(["export", made.id, str(out), *options]) == 0
+    captured = capsys.readouterr()
+    assert f"no check of {out} is written".replace(str(out), NAME) in captured.out + captured.err
+    assert why in (out / "README.md").read_text()
+    assert not [*out.glob("*.expected"), *out.glob("main.c")]
+    if form == "python":
+        calls = f"import numpy as np, {NAME} as made\n"
+        calls += "x = np.linspace(1, 9, 40, dtype=np.float32)\n"
+        calls += f"np.testing.assert_allclose(made.{NAME}(x), np.log(x), rtol=1e-5)\n"
+        subprocess.run([sys.executable, "-c", WITHOUT_AUTOTUNE + calls], cwd=out, check=True)
+    elif shutil.which("cmake") is not None:
+        for command in (["-S", out, "-B", out / "build"], ["--build", out / "build"]):
+            subprocess.run(["cmake", *command], check=True, capture_output=True)
+        assert [*(out / "build").glob("*.so")]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

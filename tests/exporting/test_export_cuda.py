@@ -269,6 +269,27 @@ def test_any_operation_is_compiled_and_built(
 
 
 @needs_nvrtc
+def test_kernels_that_a_function_judges_have_no_check(
+    tmp_path: Path, driver: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    families = dots(accept=lambda expected, got: True).folder
+    made = stored_own("dots", (40, 70), "", families)
+    told = "no check of dots_40x70_float32 is written"
+    for form in ("cpp", "python"):
+        folder = tmp_path / form
+        options = ["--families", str(families), "--format", form]
+        assert main(["export", made.id, str(folder), *options]) == 0
+        captured = capsys.readouterr()
+        assert told in captured.out + captured.err
+        assert told in (folder / "README.md").read_text()
+        assert not [*folder.glob("*.expected"), *folder.glob("main.cpp")]
+    assert "check" not in (tmp_path / "cpp" / "CMakeLists.txt").read_text()
+    call = "import dots_40x70_float32 as made; made.load()"
+    done = run([sys.executable, "-c", call], driver, PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stderr
+
+
+@needs_nvrtc
 def test_what_is_not_kept_is_compiled_again(tmp_path: Path) -> None:
     folder = export(stored(binary=None), tmp_path / "out")
     assert (folder / f"{NAME}.cubin").read_bytes()[:4] == b"\x7fELF"

@@ -37,7 +37,7 @@ def export(exportable: Exportable, form: str) -> Exported:
             "which exported programs do not make: export a record of another family"
         )
     program, binary = exportable.program, exportable.binary
-    notes = []
+    notes = [*exportable.unchecked]
     if binary is None:
         assert program is not None
         binary = _compiled(exportable, program)
@@ -82,11 +82,13 @@ def _takes_maps(exportable: Exportable) -> bool:
 
 
 def _cpp(name: str, names: dict[str, Any]) -> dict[str, bytes]:
-    return {
+    files = {
         f"{name}.hpp": expanded("cuda/launcher.hpp.j2", names),
-        "main.cpp": expanded("cuda/main.cpp.j2", names),
         "CMakeLists.txt": expanded("cuda/CMakeLists.txt.j2", names),
     }
+    if not names["unchecked"]:
+        files["main.cpp"] = expanded("cuda/main.cpp.j2", names)
+    return files
 
 
 def _python(name: str, names: dict[str, Any]) -> dict[str, bytes]:
