@@ -3,26 +3,36 @@
 A function is called with names in place of values. Whatever is computed of them is written down;
 where it asks whether something is true, by ``and``, ``or``, ``not``, ``if`` or a chain of
 comparisons, it is called once more for the other answer, and every way through it is a condition
-of the expression. What cannot be written down is called with every combination of the values of
-the parameters that it uses.
+of the expression. What was written down is compared with what the function gives for real values,
+as names tell nothing of ``is`` and of types. What cannot be written down is called with every
+combination of the values of the parameters that it uses.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from types import MappingProxyType
 from typing import Any, NoReturn, TypeAlias
 
 from autotune.core.errors import ExpressionError, InputError
-from autotune.own.tabulating import Called, head, of_values, tabulated
+from autotune.own.tabulating import Called, head, meant, of_values, tabulated
 from autotune.space import Expression
+from autotune.space.expression import MAX_TEXT
 
 _log = logging.getLogger(__name__)
 
 _WAYS = 64
 """Ways through a function that are followed, at most."""
+
+_COMBINATIONS = 2000
+"""Combinations of values for which an expression is compared with its function, at most."""
+
+_SIZES = (64, 1, 2, 3, 7, 16, 100, 1000, 4096)
+"""Values of sizes, which may have any, for that."""
 
 Spelled: TypeAlias = "Mapping[str, Sequence[str]]"
 """Names in expressions of the values of parameters that are no plain ones."""
@@ -40,12 +50,6 @@ _COMPARED = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=
 
 class _UntraceableError(Exception):
     """A function did what no expression says."""
-
-
-_UNTRACEABLE = (
-    *(_UntraceableError, ExpressionError),
-    *(TypeError, AttributeError, ValueError, KeyError),
-)
 
 
 class _Traced:
@@ -162,17 +166,14 @@ def restriction_text(
     Raises:
         InputError: it takes or does something else, or has too many combinations.
     """
-    told = f"restriction {head(function)}"
     known = [*parameters, *others]
     try:
         called, taken = of_values(function, known)
     except InputError as error:
         raise InputError(f"restriction {error}") from None
-    try:
-        return _by_words(called, parameters, known, words)
-    except _UNTRACEABLE:
-        pass  # of whatever a function does with what is no number
-    return _by_rows(called, parameters, told, taken, words)
+    with suppress(Exception):  # of whatever a function does with what is no number
+        return _by_words(called, parameters, known, words, truth=True)
+    return _by_rows(function, called, parameters, taken, words)
 
 
 def expressions(
@@ -187,7 +188,7 @@ def expressions(
         given: a function of a dictionary or of names, which may give several numbers; a list whose
             elements may be such functions; or something else, which stays.
         known: names of parameters and sizes.
-        parameters: the values of those that have words.
+        parameters: the values of each.
         words: as for `restriction_text`.
 
     Raises:
@@ -201,33 +202,49 @@ def expressions(
     if not callable(given):
         return given
     called, _ = of_values(given, known)
-    usual = {name: parameters[name][0] for name in words}
     try:
-        found = called({name: _Traced(name, _Answers()) for name in known} | usual)
+        found = called({name: parameters.get(name, _SIZES)[0] for name in known})
         if not isinstance(found, (list, tuple)):
-            return _by_words(called, parameters, known, words)
+            return _number(called, parameters, known, words)
         return [
-            _by_words(
+            _number(
                 lambda values, place=place: called(values)[place],  # type: ignore[misc]
                 *(parameters, known, words),
             )
             for place in range(len(found))
         ]
-    except _UNTRACEABLE as error:
+    except Exception as error:  # as for restrictions
         raise InputError(
             f"function {head(given)} must be arithmetic of {', '.join(known)}, by name or in one "
             "dictionary"
         ) from error
 
 
-def _by_words(
+def _number(
     called: Called, parameters: Mapping[str, Sequence[Any]], known: Sequence[str], words: Spelled
 ) -> str:
-    """The expression of a function that computes, for each of the words that it uses."""
+    """The expression of a function for a number; for each of all values where it must be."""
+    with suppress(Exception):  # as for restrictions
+        return _by_words(called, parameters, known, words, truth=False)
+    return _by_words(called, parameters, known, {**parameters, **words}, truth=False)
+
+
+def _by_words(
+    called: Called,
+    parameters: Mapping[str, Sequence[Any]],
+    known: Sequence[str],
+    words: Mapping[str, Sequence[Any]],
+    *,
+    truth: bool,
+) -> str:
+    """The expression of a function that computes, for each of the words that it uses.
+
+    Only whether it is true counts, or its value.
+    """
     plain = [name for name in known if name not in words]
 
     def text(values: Mapping[str, Any]) -> str:
-        return _traced(lambda names: called(_Both(values, names)), plain)
+        return _traced(lambda names: called(ChainMap(names, values)), plain, truth=truth)  # type: ignore[arg-type]
 
     names, found = tabulated(text, {name: parameters[name] for name in words}, "a function")
     *cases, (_, whole) = found.items()
@@ -238,21 +255,49 @@ def _by_words(
                 f"{name} == {w!r}" for name, w in zip(names, spelled, strict=True)
             )
             whole = f"({each} if {where} else {whole})"
+        if len(whole) > MAX_TEXT:
+            raise _UntraceableError
+    values = {name: parameters.get(name, _SIZES) for name in known}
+    if not _agrees(whole, called, values, words, truth=truth):
+        raise _UntraceableError
     return str(whole)
 
 
-class _Both(dict[str, Any]):
-    """Values of some names, and traced ones of the others."""
+def _agrees(
+    text: str,
+    called: Called,
+    values: Mapping[str, Sequence[Any]],
+    words: Mapping[str, Sequence[Any]],
+    *,
+    truth: bool,
+) -> bool:
+    """Return whether an expression has the values of a function, wherever that has one."""
+    expression = Expression.parse(text, exact_division=not truth)
 
-    def __init__(self, values: Mapping[str, Any], names: Mapping[str, Any]) -> None:
-        super().__init__(names)
-        self._values = values
+    def of_function(row: Mapping[str, Any]) -> Any:
+        try:
+            return bool(called(row)) if truth else called(row)
+        except Exception:  # as where it divides by zero
+            return None
 
-    def __missing__(self, name: str) -> Any:
-        return self._values[name]
+    names, found = tabulated(of_function, values, "a function", most=_COMBINATIONS)
+    told = {**values, **words}
+    usual = {name: each[0] for name, each in told.items()}
+    for places, wanted in found.items():
+        row = {name: told[name][at] for name, at in zip(names, places, strict=True)}
+        # A launch of a part of a block is refused where it is planned.
+        if wanted is None or (not truth and wanted != wanted // 1):
+            continue
+        try:
+            got = expression.holds(usual | row) if truth else expression.evaluate(usual | row)
+        except InputError:  # it has no value
+            return False
+        if got != wanted:
+            return False
+    return True
 
 
-def _traced(called: Callable[[Mapping[str, Any]], Any], known: Sequence[str]) -> str:
+def _traced(called: Called, known: Sequence[str], *, truth: bool) -> str:
     """The expression of a function that computes, whatever it asks."""
     answers = _Answers()
     ways: list[_Way] = []
@@ -260,23 +305,25 @@ def _traced(called: Callable[[Mapping[str, Any]], Any], known: Sequence[str]) ->
         result = _text(called({name: _Traced(name, answers) for name in known}))
         if result is None:
             raise _UntraceableError
-        decided = dict(answers.asked).get(result)
+        decided = dict(answers.asked).get(result) if truth else None
         ways.append((tuple(answers.asked), result if decided is None else str(decided)))
         if not answers.next():
-            return Expression.parse(_chosen(ways, 0)).fold({}).text
+            return Expression.parse(_chosen(ways, 0, truth)).fold({}).text
     raise _UntraceableError
 
 
-def _chosen(ways: Sequence[_Way], depth: int) -> str:
+def _chosen(ways: Sequence[_Way], depth: int, truth: bool) -> str:
     """The expression of ways that have so many questions and answers in common."""
     asked, result = ways[0]
     if depth == len(asked):
-        return {"1": "True", "0": "False"}.get(result, result)
+        return {"1": "True", "0": "False"}.get(result, result) if truth else result
     question = asked[depth][0]
     then, otherwise = (
-        _chosen([way for way in ways if way[0][depth][1] is answer], depth + 1)
+        _chosen([way for way in ways if way[0][depth][1] is answer], depth + 1, truth)
         for answer in (True, False)
     )
+    if not truth:  # `and` and `or` give no number
+        return then if then == otherwise else f"({then} if {question} else {otherwise})"
     if then == "True":
         return question if otherwise == "False" else f"({question} or {otherwise})"
     if otherwise == "False":
@@ -289,13 +336,14 @@ def _chosen(ways: Sequence[_Way], depth: int) -> str:
 
 
 def _by_rows(
+    function: Callable[..., Any],
     called: Called,
     parameters: Mapping[str, Sequence[Any]],
-    told: str,
     taken: Sequence[str] | None,
     words: Spelled,
 ) -> str:
     """The combinations of values for which a function is true, as an expression."""
+    told = f"restriction {head(function)}"
     for name in taken or ():
         if name not in parameters:
             raise InputError(f"{told} must be arithmetic, as {name} is a size of any value")
@@ -304,7 +352,8 @@ def _by_rows(
         try:
             return bool(called(values))
         except Exception as error:  # whatever a user's function may raise
-            raise InputError(f"{told} fails: {type(error).__name__}: {error}") from error
+            hint = "" if taken is not None else meant(function, error, [*parameters])
+            raise InputError(f"{told} fails: {type(error).__name__}: {error}{hint}") from error
 
     names, found = tabulated(held, parameters, told)
     _log.info("%s is no arithmetic: it was evaluated for %d combinations", told, len(found))

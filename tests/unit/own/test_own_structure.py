@@ -279,7 +279,13 @@ def test_a_function_restricts_as_its_text_would(
         (lambda p, q: True, "must take parameters by name, or one dictionary of them"),
         (lambda p: p["x"] + [1], "fails: TypeError"),
         (lambda x, N: str(N) == "3", "must be arithmetic, as N is a size of any value"),
-        (lambda p: p["v"] == 3, "fails: KeyError"),
+        (
+            lambda p: p["v"] == 3,
+            "fails: KeyError: 'v'; p is no parameter but a dictionary of x, y",
+        ),
+        (lambda xs: xs > 1, "fails: .*; xs is no parameter but .* x, y, z, w; did you mean 'x'"),
+        (lambda xs, y: True, "must take .*, and xs is none of x, .*, N; did you mean 'x'"),
+        (lambda x: 1 / 0, "fails: ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_function_that_restricts_nothing_is_one_line(function: Any, message: str) -> None:
@@ -305,6 +311,8 @@ def test_restrictions_of_any_form_are_those_of_the_family(tmp_path: Path) -> Non
     [
         lambda THREADS, M: (-(-M // THREADS), 1),
         lambda p: math.ceil(p["M"] / p["THREADS"]),
+        lambda p: max(1, -(-p["M"] // p["THREADS"])),
+        lambda p: -(-p["M"] // {32: 32, 64: 64, 128: 128, 256: 256}[p["THREADS"]]),
         [lambda M, THREADS: (M + THREADS - 1) // THREADS, "1"],
     ],
 )
