@@ -236,7 +236,7 @@ class OwnKernel:
         """The kernel as an operator of PyTorch; see `autotune.own.torch_operator`."""
         from autotune.own.torch_operator import torch_operator
 
-        return torch_operator(self, self.operation)
+        return torch_operator(self, self.operation, self.folder.name)
 
     def _first(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Kernel:
         """The kernel for operands of these shapes, of which there was none in this process."""

@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 
 NAMESPACE = "autotune_own"
 
+_MADE: dict[str, tuple[str, Any]] = {}
+"""Operators of this process by name, each with the folder of its kernel."""
 
-def torch_operator(kernel: Callable[..., Any], operation: Operation) -> Any:
+
+def torch_operator(kernel: Callable[..., Any], operation: Operation, folder: str) -> Any:
     """``torch.ops.autotune_own.<name>``: inputs in order, and scalars by name or in order.
 
     It has a schema and results without contents, so that `torch.compile` and `torch.export` take
     it as it is; gradients are the caller's, by the `register_autograd` of what is returned.
     Operands in place are said to be changed, and are not among its results.
 
+    The same kernel again is the same operator. Another one of a name that is taken is called
+    ``<name>_<digest>``: PyTorch would have it silently take the place of the first.
+
     Args:
         kernel: what it calls: inputs in order, and scalars by name.
         operation: what that computes.
+        folder: the name of its folder, ``<name>-<digest>``, which tells kernels apart.
 
     Returns:
         A `torch.library.CustomOpDef`.
@@ -41,6 +48,11 @@ def torch_operator(kernel: Callable[..., Any], operation: Operation) -> Any:
             f"torch_operator of {operation.name} needs PyTorch 2.4 or newer: install the build "
             "for this machine from pytorch.org"
         ) from error
+    name = operation.name
+    if _MADE.get(name, (folder,))[0] != folder:
+        name = folder.replace("-", "_")
+    if name in _MADE:
+        return _MADE[name][1]
     made = [place for place, each in enumerate(operation.outputs) if not each.read]
     scalars = [name for name, _ in operation.scalars]
 
@@ -54,9 +66,10 @@ def torch_operator(kernel: Callable[..., Any], operation: Operation) -> Any:
 
     changed = [each.name for each in operation.inputs if each.read]
     operator = custom_op(
-        f"{NAMESPACE}::{operation.name}", call, mutates_args=changed, schema=_schema(operation)
+        f"{NAMESPACE}::{name}", call, mutates_args=changed, schema=_schema(operation)
     )
     operator.register_fake(lambda *given: _results(_empty(operation, given)))
+    _MADE[name] = folder, operator
     return operator
 
 

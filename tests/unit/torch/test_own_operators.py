@@ -10,6 +10,8 @@ import pytest
 from example_kernels import agree, expected, kernel, module
 from structured_kernels import made
 
+import autotune
+
 torch: Any = pytest.importorskip("torch")
 
 NAMES = ("softmax", "layer_norm", "spmv", "bitonic_step", "quantisation")
@@ -85,3 +87,25 @@ def test_single_numbers_have_no_dimensions(tmp_path: Path) -> None:
     torch.library.opcheck(operator, (x,))
     most, place = operator(x)
     assert (most.shape, most.item(), place.dtype, place.item()) == ((), 6.0, torch.int64, 6)
+
+
+def test_kernels_of_one_name_are_operators_of_their_own(tmp_path: Path) -> None:
+    described = {"operands": {"x": "N"}, "out": {"y": "N"}, "parameters": {"way": [1]}}
+
+    def scaling(by: int) -> Any:
+        body = f"        y[i] = {by} * x[i]"
+        text = f"def scale(x, y, way):\n    for i in range(len(x)):\n{body}\n"
+        path = tmp_path / f"times_{by}.py"
+        path.write_text(text)
+        found: dict[str, Any] = {}
+        exec(compile(text, path, "exec"), found)
+        return autotune.kernel(
+            found["scale"], **described, reference=f"{by} * x", trials=1, cache=tmp_path
+        )
+
+    first, second = scaling(5).torch_operator(), scaling(7).torch_operator()
+    x = torch.ones(3, dtype=torch.float64)
+    for operator, by in ((first, 5), (second, 7), (torch.ops.autotune_own.scale, 5)):
+        torch.testing.assert_close(operator(x), by * x)
+    assert scaling(5).torch_operator() is first
+    assert scaling(7).torch_operator() is second
