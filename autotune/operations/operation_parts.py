@@ -354,9 +354,12 @@ def _check_operands(operation: OperationParts) -> None:
 
 def _check_functions(operation: OperationParts) -> None:
     """Tolerances are of outputs, and functions take what they are given."""
+    outputs = [each.name for each in operation.outputs]
     for name, tolerance in operation.tolerances:
-        if name not in {each.name for each in operation.outputs} or not 0 <= tolerance < math.inf:
-            raise InputError(f"tolerance.{name} must be a number >= 0 for an output")
+        if name not in outputs:
+            raise InputError(must_be("tolerance must be of outputs: it", name, outputs))
+        if not 0 <= tolerance < math.inf:
+            raise InputError(f"tolerance.{name} must be a number >= 0, got {tolerance}")
     if operation.content is not None:
         known = {*operation.sizes, *element_sizes(DEFAULT_DTYPE), "dtype", "rng"}
         for name in operation.content.taken:

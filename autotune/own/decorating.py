@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -221,7 +222,8 @@ def _check_options(**options: Any) -> None:
     """Refuse what `autotune.tune` would, before a call tunes."""
     for name in options:
         if name not in ("trials", "timeout", *_OPTIONS):
-            raise InputError(must_be("an option", name, _OPTIONS))
+            *known, _ = inspect.signature(kernel).parameters
+            raise InputError(must_be("a keyword of autotune.kernel", name, [*known, *_OPTIONS]))
     Run.of(**options)
 
 
