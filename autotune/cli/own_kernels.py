@@ -7,15 +7,16 @@ import importlib
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.errors import AutotuneError, InputError
+from autotune.core.errors import AutotuneError, InputError, UnknownNameError
 from autotune.core.paths import CacheLocations
 
 if TYPE_CHECKING:
     from autotune.own import OwnKernel
+    from autotune.store import StoredMeasurement, TuningRecord
 
 _OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 _FOLDER = re.compile(r"(\w+)-[0-9a-f]{16}", re.ASCII)
@@ -25,27 +26,30 @@ def place_own_kernels(args: Namespace) -> None:
     """Put the folders of the kernels that a command names among its families.
 
     Those are named by ``module:function``, wherever a family, an operation or a folder may be, or
-    by the names of such as the cache has; of several with one name it is the one written last. A
-    command that names none, and lists or checks what there is, has all of the cache.
+    by the names of such as the cache has; of several with one name it is the one used last, but
+    of a record or a study the one that it was made from. What the user's folders define is taken
+    from there. A command that names none, and lists or checks what there is, has all of the cache.
 
     Args:
         args: of a command; names and ``families`` are changed.
 
     Raises:
         InputError: there is no such module, or no such kernel in it.
+        UnknownNameError: what a record was made from is not there any more.
     """
     if not hasattr(args, "families"):
         return
     known = _cached(args.cache)
-    folders: dict[Path, None] = {}
+    folders: dict[str, Path] = {}
 
     def named(text: str) -> str:
         if _OBJECT.fullmatch(text):
             kernel = _imported(text)
-            folders[kernel.folder] = None
+            folders[kernel.name] = kernel.folder
+            known[kernel.name] = [kernel.folder, *known.get(kernel.name, [])]
             return kernel.name
         if text in known:
-            folders[known[text]] = None
+            folders.setdefault(text, known[text][0])
         return text
 
     given = [each for each in args.families if each.exists()]
@@ -60,19 +64,42 @@ def place_own_kernels(args: Namespace) -> None:
             setattr(args, key, named(value))
         elif value:
             setattr(args, key, [named(each) for each in value])
-    if getattr(args, "record", None):
-        folders.update(dict.fromkeys(_of_record(args, known)))
-    elif not (given or folders or getattr(args, "operation", None) or hasattr(args, "shape")):
-        folders.update(dict.fromkeys(_readable(known)))
-    args.families = [*given, *folders]
+    record, studies = getattr(args, "record", None), getattr(args, "studies", None) or []
+    made = [] if record is None and not studies else [*_made(args.cache, record, studies, known)]
+    anything = record or made or given or folders or getattr(args, "operation", None)
+    if not (anything or hasattr(args, "shape")):
+        folders.update(_readable(known))
+    defined = _defined(given) if folders or made else set()
+    for each in made:
+        if (each.operation, each.candidate.family) not in defined:
+            origin = _origin(each, known[each.operation])
+            if record is not None and not origin:
+                raise UnknownNameError(
+                    f"record {record} must have its files in a folder {each.operation}-* of "
+                    f"{known[each.operation][0].parent}, and no such folder is what it was made "
+                    "from: name one with --families, or tune again"
+                )
+            folders |= origin
+    placed = [folder for name, folder in folders.items() if (name, name) not in defined]
+    args.families = [*given, *placed]
 
 
-def _cached(cache: str | None) -> dict[str, Path]:
-    """The folders of kernels in the cache by name: of each the one that was written last."""
+def _cached(cache: str | None) -> dict[str, list[Path]]:
+    """The folders of kernels in the cache by name: of each those that were used last first."""
     root = CacheLocations.at(cache).root / "own"
     found = [each for each in root.glob("*-*") if _FOLDER.fullmatch(each.name)]
-    found.sort(key=lambda each: each.stat().st_mtime)
-    return {each.name.rpartition("-")[0]: each for each in found}
+    found.sort(key=lambda each: each.stat().st_mtime_ns, reverse=True)
+    known: dict[str, list[Path]] = {}
+    for each in found:
+        known.setdefault(each.name.rpartition("-")[0], []).append(each)
+    return known
+
+
+def _defined(given: Sequence[Path]) -> set[tuple[str, str]]:
+    """Operation and name of the families in folders of the user's."""
+    from autotune.targets.families import own_families
+
+    return {(each.operation, each.name) for each in own_families(given)}
 
 
 def _imported(text: str) -> OwnKernel:
@@ -93,25 +120,47 @@ def _imported(text: str) -> OwnKernel:
     return found
 
 
-def _of_record(args: Namespace, known: dict[str, Path]) -> Iterator[Path]:
-    """The folder of the kernel that a record is of, if there is one."""
+def _made(
+    cache: str | None, record: str | None, studies: Sequence[str], known: Container[str]
+) -> Iterator[TuningRecord | StoredMeasurement]:
+    """The record that a command names, or what is stored of studies, of kernels that are known."""
     from autotune.cli.records import find_record, user_cache
 
-    operation = ""
+    stored = user_cache(cache)
+    found: list[TuningRecord | StoredMeasurement] = []
     with contextlib.suppress(AutotuneError):  # which the command tells
-        operation = find_record(user_cache(args.cache), args.record).operation
-    if operation in known:
-        yield known[operation]
+        found += [] if record is None else [find_record(stored, record)]
+        for text in studies:
+            found += stored.measurements(study=text)[:1] or [find_record(stored, text)]
+    yield from (each for each in found if each.operation in known)
 
 
-def _readable(known: dict[str, Path]) -> Iterator[Path]:
-    """The folders that this version of the package can read."""
+def _origin(made: TuningRecord | StoredMeasurement, folders: Sequence[Path]) -> dict[str, Path]:
+    """The folder that a record was made from, by its name; of a study one that computes the same.
+
+    There may be none any more.
+    """
+    from autotune.targets.families import load_families
+
+    digest: str | None = getattr(made, "family_digest", None)
+    for folder in folders:
+        with contextlib.suppress(AutotuneError, KeyError):  # of another version, it may be
+            families = load_families(target=made.target, operation=made.operation, extra=[folder])
+            family = families[made.candidate.family]
+            family.defined.without_formula(made.problem)
+            if digest in (None, family.digest):
+                return {made.operation: folder}
+    return {}
+
+
+def _readable(known: Mapping[str, Sequence[Path]]) -> Iterator[tuple[str, Path]]:
+    """Names and folders of kernels, as they were used last, that this version can read."""
     from autotune.core.toml_table import Table
     from autotune.families.operation_file import OPERATION_FILE, read_operation
 
-    for folder in known.values():
+    for name, (folder, *_) in known.items():
         try:
             read_operation(Table.read(folder / OPERATION_FILE))
         except AutotuneError:
             continue
-        yield folder
+        yield name, folder

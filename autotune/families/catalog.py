@@ -13,7 +13,7 @@ from autotune.core.facts import stamps_of
 from autotune.core.paths import data_dir, expanded
 from autotune.core.printable import shown
 from autotune.core.suggestions import must_be
-from autotune.families.index import Families, FamilyFile, Indexed, index
+from autotune.families.index import Families, FamilyEntry, FamilyFile, Indexed, index
 from autotune.families.operation_file import OPERATION_FILE, product_files
 from autotune.operations.layers import LAYERS, built_in
 from autotune.operations.problem import GEMM, OPERATIONS
@@ -61,6 +61,14 @@ def find_families(
     products = {**_products(folders), **(_products((), layer) if layer in LAYERS else {})}
     found += _with_epilogue(found, products, languages)
     return [each.read() for each in _unique(found)]
+
+
+def own_families(
+    extra: Iterable[str | os.PathLike[str]] = (), *, languages: Mapping[str, Language]
+) -> list[FamilyEntry]:
+    """Entries of the families that are not shipped; as `find_families`."""
+    files = [*_own(_with_brought(extra, languages.values()))]
+    return [each.entry for each in index(files, languages)]
 
 
 def catalog(

@@ -5,7 +5,9 @@ The folder is that of an ordinary family, written once and never changed.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
 import re
 import shutil
 import tempfile
@@ -111,6 +113,8 @@ def write_folder(name: str, files: Mapping[str, str], cache: str | Path | None) 
     if not folder.is_dir():
         _write(private_folder(root), folder, content)
     _check(folder, content)
+    with contextlib.suppress(OSError):  # others may only read it
+        os.utime(folder)  # of several with one name, commands take the one used last
     return folder
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from autotune.operations.operation import Operation
 
 find_families = functools.partial(families.find_families, languages=LANGUAGES)
+own_families = functools.partial(families.own_families, languages=LANGUAGES)
 catalog = functools.partial(families.catalog, languages=LANGUAGES)
 read_family = functools.partial(reading.read_family, languages=LANGUAGES)
 
