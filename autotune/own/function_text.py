@@ -165,7 +165,7 @@ class FunctionText:
         return frozenset(
             each.get_name()
             for each in table.get_symbols()
-            if each.is_assigned() and not each.is_global()
+            if each.is_assigned() and each.is_local()
         )
 
 
@@ -310,6 +310,7 @@ def _free(table: symtable.SymbolTable) -> Iterator[str]:
     """Names that scopes below a module's use and that are none of their own."""
     for child in table.get_children():
         for symbol in child.get_symbols():
-            if symbol.is_global() and symbol.is_referenced():
+            # In a function called "top" all is global: `symtable` has that name for modules.
+            if symbol.is_global() and not symbol.is_local() and symbol.is_referenced():
                 yield symbol.get_name()
         yield from _free(child)

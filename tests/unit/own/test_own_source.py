@@ -86,6 +86,16 @@ def test_text_that_no_longer_runs_is_refused(edited: Any, before: str, after: st
         module.kernel.emit()
 
 
+def test_a_function_may_be_called_as_modules_are_inside_of_python() -> None:
+    def top(x: Any, y: Any) -> None:
+        last = np.sort(x)
+        y[0] = last[-1]
+
+    text = function_text(top)
+    assert text.outside == ("np",)
+    assert text.bound == {"last"}
+
+
 def test_a_function_within_another_has_comments_and_texts_at_the_margin(tmp_path: Path) -> None:
     # fmt: off
     @autotune.kernel(**OPTIONS, cache=tmp_path)
