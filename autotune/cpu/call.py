@@ -212,10 +212,10 @@ class NumpyKernel:
         return functools.partial(self._store, named, outputs)
 
     def _named(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Values of the names in a formula, or of what a function takes."""
+        """Values of the names in a formula, or of what a function takes, sizes among them."""
         scalars = {name: values[name] for name, _ in self._defined.scalars}
         operands = {each.name: values[each.name] for each in self._defined.operands}
-        named = {**self._problem.named(operands), **scalars}
+        named = {**self._problem.sizes, **self._problem.named(operands), **scalars}
         if not self._defined.reads_output(scalars):
             made = (each.name for each in self._defined.outputs if not each.read)
             named |= {name: np.zeros_like(operands[name]) for name in made}

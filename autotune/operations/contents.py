@@ -228,7 +228,8 @@ def full_references(
 
     Args:
         here: the problem.
-        values: of its operands, as the formula means them, and of its scalars.
+        values: of its operands, as the formula means them, and of its scalars; of sizes, which a
+            function may take too, the problem has them.
         columns: of the output that they are of; None says that they are all.
 
     Raises:
@@ -236,7 +237,8 @@ def full_references(
         InputError: a result is of another shape than the output.
     """
     defined = here.defined
-    exact = {name: _exact(np.asarray(value)) for name, value in values.items()}
+    exact: dict[str, Any] = {name: _exact(np.asarray(value)) for name, value in values.items()}
+    exact = {**here.sizes, **exact}
     outputs = [each for each in here.operands if each.written]
     result, tolerances = defined.result, dict(defined.tolerances)
     if isinstance(result, Formula):

@@ -404,8 +404,11 @@ def _examples(operation: OperationParts) -> Iterator[dict[str, int]]:
 def _check_result(operation: OperationParts) -> None:
     """The formula mentions what there is, and gives an array of the output's shape."""
     known = [each.name for each in operation.operands] + [name for name, _ in operation.scalars]
+    what = "operands and scalars"
+    if isinstance(operation.result, PythonReference):
+        known, what = [*known, *operation.sizes], "operands, scalars and sizes"
     for name in sorted(operation.result.names - {*known}):
-        raise InputError(f"result must mention operands and scalars: {must_be('it', name, known)}")
+        raise InputError(f"result must mention {what}: {must_be('it', name, known)}")
     if isinstance(operation.result, PythonReference):
         return  # it is run to verify, and not before
     for sizes in _examples(operation):

@@ -83,7 +83,7 @@ class PythonFunction:
 
 @dataclass(frozen=True, slots=True)
 class PythonReference(PythonFunction):
-    """The outputs of an operation, by a function of its operands and scalars.
+    """The outputs of an operation, by a function of its operands, scalars and sizes.
 
     It is run only to compute: to verify a kernel, or to time NumPy beside it. It has the methods
     of `Formula`. Of several outputs it gives a tuple, in their order.

@@ -93,9 +93,9 @@ def kernel(
         out: names and shapes of those that are written, ``()`` of a single number. One that is
             among the operands too is changed in place.
         reference: what they become: a formula (``"alpha * A @ x"``, see `Formula`), or a function
-            of NumPy arrays, run in float64 where kernels are verified; of several outputs it gives
-            a tuple. Or the answer, an array or a tuple of them, for the operands in `inputs`: the
-            kernel is for their sizes then.
+            of NumPy arrays, and of sizes by name, run in float64 where kernels are verified; of
+            several outputs it gives a tuple. Or the answer, an array or a tuple of them, for the
+            operands in `inputs`: the kernel is for their sizes then.
         parameters: what is tuned: values by name, or tables with ``values``, and ``default``,
             ``summary`` or ``runtime``.
         scalars: their defaults by name; one of NumPy's integers is of that type.

@@ -14,7 +14,9 @@ from structured_kernels import DESCRIBED, made, operands
 
 import autotune
 from autotune.arrays.host import check_operands
+from autotune.cli import main
 from autotune.core.errors import InputError, OperandError, OperandTypeError
+from autotune.exporting.exportable import ROW
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.cases import Case
@@ -37,7 +39,55 @@ def verdict(name: str, kernel: Any, tmp_path: Path, *sizes: int, **changed: Any)
     )
 
 
+def largest(x: Any, K: int) -> Any:
+    return np.sort(x)[::-1][:K]
+
+
+@pytest.fixture
+def ranked() -> Any:
+    """The K largest elements; K is a dimension of the output alone."""
+
+    @autotune.kernel(
+        operands={"x": ("K + R",)},
+        out={"y": "K"},
+        reference=largest,
+        parameters={"start": [0]},
+        dtypes=["float64"],
+        **BRIEF,
+    )
+    def top(x: Any, y: Any, start: Any) -> None:
+        left = x.copy()
+        for i in range(start, y.shape[0]):
+            at = left.argmax()
+            y[i] = left[at]
+            left[at] = -np.inf
+
+    return top
+
+
 # ---- Tuned, verified, cached and loaded
+
+
+def test_a_reference_takes_sizes_by_name(ranked: Any, tmp_path: Path) -> None:
+    x = np.random.default_rng(3).permutation(40) / 7
+    made = np.empty(5)
+    assert ranked(x, out=made) is made
+    assert [*made] == sorted(x, reverse=True)[:5]
+    with pytest.raises(OperandError, match="no input says what K is: pass out=y"):
+        ranked(x)
+    record = ranked.load(R=35, K=5).record
+    assert record.baseline is not None  # NumPy has computed it too
+    folder = tmp_path / "exported"
+    assert main(["export", record.id, str(folder), "--format", "python"]) == 0
+    (file,) = folder.glob("*.expected")
+    rows = np.frombuffer(file.read_bytes(), ROW)
+    assert len(rows) == 5
+    assert (np.diff(rows["expected"]) <= 0).all()
+
+
+def test_what_a_reference_takes_is_there() -> None:
+    with pytest.raises(InputError, match="it must be one of state, drive, steps, N, got 'K'"):
+        made("decayed", "cpu", Path(), reference=largest)
 
 
 @pytest.mark.parametrize(
