@@ -17,7 +17,7 @@ import linecache
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from autotune.core import arguments
@@ -250,18 +250,22 @@ def _function(what: str, text: str) -> Any:
     if not place or not name.isidentifier():
         raise InputError(f"{what} must be module:function, or a text, got {shown(text)}")
     try:
-        if place.endswith(".py"):
-            spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
-        else:
-            module = importlib.import_module(place)
-        return getattr(module, name)
+        return getattr(imported(place), name)
     except Exception as error:  # of a module that may be anybody's
         told = f"{type(error).__name__}: {first_line(error)}"
         raise InputError(f"{what} {shown(text)} cannot be imported ({told})") from error
+
+
+def imported(place: str) -> ModuleType:
+    """A module by its name, or by the path of its file."""
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _defined(what: str, text: str) -> Callable[..., Any]:

@@ -1,9 +1,8 @@
-"""Kernels of one's own on a command line: by name, or as ``module:function``."""
+"""Kernels of one's own on a command line: by name, as ``module:function``, or by their file."""
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 import re
 import sys
 from argparse import Namespace
@@ -18,17 +17,18 @@ if TYPE_CHECKING:
     from autotune.own import OwnKernel
     from autotune.store import StoredMeasurement, TuningRecord
 
-_OBJECT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
+_OBJECT = re.compile(r"(?:[A-Za-z_][\w.]*|.+\.py):[A-Za-z_][\w.]*", re.ASCII)
 _FOLDER = re.compile(r"(\w+)-[0-9a-f]{16}", re.ASCII)
 
 
 def place_own_kernels(args: Namespace) -> None:
     """Put the folders of the kernels that a command names among its families.
 
-    Those are named by ``module:function``, wherever a family, an operation or a folder may be, or
-    by the names of such as the cache has; of several with one name it is the one used last, but
-    of a record or a study the one that it was made from. What the user's folders define is taken
-    from there. A command that names none, and lists or checks what there is, has all of the cache.
+    Those are named by ``module:function`` or ``file.py:function``, wherever a family, an operation
+    or a folder may be, or by the names of such as the cache has; of several with one name it is
+    the one used last, but of a record or a study the one that it was made from. What the user's
+    folders define is taken from there. A command that names none, and lists or checks what there
+    is, has all of the cache.
 
     Args:
         args: of a command; names and ``families`` are changed.
@@ -103,17 +103,18 @@ def _defined(given: Sequence[Path]) -> set[tuple[str, str]]:
 
 
 def _imported(text: str) -> OwnKernel:
-    """A kernel by its module and name; modules are those that Python finds from here."""
+    """A kernel by its module, or file, and name; modules are those that Python finds from here."""
+    from autotune.checking import imported
     from autotune.own import OwnKernel
 
-    module, _, path = text.partition(":")
+    place, _, path = text.rpartition(":")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found = importlib.import_module(module)
+        found: object = imported(place)
         for name in path.split("."):
             found = getattr(found, name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, OSError) as error:
         raise InputError(f"{text} cannot be found: {error}") from error
     if not isinstance(found, OwnKernel):
         raise InputError(f"{text} must be a kernel of autotune.kernel, got {type(found).__name__}")

@@ -29,6 +29,7 @@ def test_commands_take_a_kernel_by_name(
         return capsys.readouterr().out
 
     before = said("emit", OBJECT)  # of some shape, where none is given
+    assert said("emit", f"{EXAMPLES / 'kernels' / 'transposition.py'}:transposition") == before
     assert "def transposition_of_arrays" in before
     tuned = said("tune", OBJECT, "--shape", "60x70", "--trials", "2", "--timeout", "150", "--json")
     ((id_, study),) = ((each["id"], each["study"]) for each in json.loads(tuned))
@@ -48,6 +49,7 @@ def test_commands_take_a_kernel_by_name(
     ("name", "message"),
     [
         ("nowhere:kernel", "nowhere:kernel cannot be found: No module named 'nowhere'"),
+        ("nowhere.py:kernel", "nowhere.py:kernel cannot be found: [Errno 2] No such file"),
         ("transposition:operands", "must be a kernel of autotune.kernel, got function"),
     ],
 )
