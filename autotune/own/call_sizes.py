@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,19 @@ from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 
 
-def sizes_of_call(operation: Operation, inputs: Sequence[Any], out: Any) -> dict[str, int]:
+def sizes_of_call(
+    operation: Operation,
+    inputs: Sequence[Any],
+    out: Any,
+    said: Mapping[str, int] = MappingProxyType({}),
+) -> dict[str, int]:
     """The sizes by name that operands have.
 
     Args:
         operation: what is computed.
         inputs: the operands that are not written, in order.
         out: the output; None where it is to be allocated.
+        said: sizes that the call says by name.
 
     Raises:
         OperandError: there are too few or too many, one is no array, or shapes do not fit each
@@ -31,8 +38,8 @@ def sizes_of_call(operation: Operation, inputs: Sequence[Any], out: Any) -> dict
     made = [each for each in operation.outputs if not each.read]
     given = [*zip(operation.inputs, inputs, strict=True), *zip(made, outs, strict=True)]
     given = [(operand, array) for operand, array in given if array is not None]
-    sizes: dict[str, int] = {}
-    origins: dict[str, str] = {}
+    sizes = dict(said)
+    origins = dict.fromkeys(said, "the call")
     shapes: dict[str, tuple[int, ...]] = {}
     for operand, array in given:
         shape = shapes[operand.name] = _shape(operation, operand, array)
@@ -49,7 +56,8 @@ def sizes_of_call(operation: Operation, inputs: Sequence[Any], out: Any) -> dict
     for name in operation.sizes:
         if name not in sizes:
             raise OperandError(
-                f"{operation.name}: no input says what {name} is: pass out={operation.output.name}"
+                f"{operation.name}: no input says what {name} is: pass {name}= "
+                f"or out={operation.output.name}"
             )
     for operand, _ in given:
         _check(operation, operand, shapes[operand.name], sizes)

@@ -91,7 +91,8 @@ def kernel(
             ``("M", "N + 1")``; with a type of its own ``"int32[MxN]"``, or a table (`Shape`).
             Every size is a dimension of some operand, or follows from one.
         out: names and shapes of those that are written, ``()`` of a single number. One that is
-            among the operands too is changed in place.
+            among the operands too is changed in place. A size that is a dimension of these alone
+            is passed by name (``kernel(x, K=8)``), or follows from `out`.
         reference: what they become: a formula (``"alpha * A @ x"``, see `Formula`), or a function
             of NumPy arrays, and of sizes by name, run in float64 where kernels are verified; of
             several outputs it gives a tuple. Or the answer, an array or a tuple of them, for the

@@ -25,6 +25,7 @@ from autotune.core.file_lock import alone
 from autotune.core.interrupt import Interrupt
 from autotune.families.operation_file import OPERATION_FILE
 from autotune.families.rendering import render
+from autotune.operations.fields import positive
 from autotune.operations.operation import Operation, Problem
 from autotune.own.call_sizes import sizes_of_call
 from autotune.own.definition import write_folder
@@ -83,6 +84,10 @@ class OwnKernel:
         self._lock = threading.RLock()
         own = [each.dtype for each in definition.operation.inputs]
         self._typed = own.index("") if "" in own else None
+        said = definition.operation.solve(
+            [(each.shape, None) for each in definition.operation.inputs], {}
+        )
+        self._unsaid = [each for each in definition.operation.sizes if each not in said]
         self.__name__ = self.__qualname__ = definition.name
         self.__doc__ = definition.operation.summary
         _ALL.add(self)
@@ -103,7 +108,8 @@ class OwnKernel:
 
         Args:
             inputs: the operands that are not written, in the order of the definition.
-            options: `out`, `stream` and scalars by name, as for `autotune.Kernel`.
+            options: `out`, `stream` and scalars by name, as for `autotune.Kernel`, and sizes that
+                are dimensions of outputs alone.
 
         Returns:
             The output.
@@ -113,9 +119,13 @@ class OwnKernel:
             NotTunedError: nothing is tuned for these shapes, and tuning is forbidden.
             TuningFailedError: tuning found no kernel that is right.
         """
-        kernel = self._kernels.get(_key(inputs, options.get("out"), self._typed))
+        sizes = {}
+        if self._unsaid:
+            named = [name for name in self._unsaid if name in options]
+            sizes = {name: positive(name, options.pop(name)) for name in named}
+        kernel = self._kernels.get(_key(inputs, options.get("out"), self._typed, sizes))
         if kernel is None:
-            kernel = self._first(inputs, options)
+            kernel = self._first(inputs, options, sizes)
         return kernel(*inputs, **options)
 
     @property
@@ -172,7 +182,8 @@ class OwnKernel:
         known = {*self.operation.sizes, "dtype", "out_dtype", "accuracy", "threads"}
         asked = {key: fields.pop(key) for key in [*fields] if key in known}
         if given and not isinstance(given[0], Problem):
-            asked |= sizes_of_call(self.operation, given, None)
+            said = {name: asked[name] for name in self.operation.sizes if name in asked}
+            asked |= sizes_of_call(self.operation, given, None, said)
             asked["dtype"] = self._dtype(given)
             named = zip(self.operation.inputs, given, strict=True)
             arrays = {operand.name: on_host(array) for operand, array in named}
@@ -238,14 +249,16 @@ class OwnKernel:
 
         return torch_operator(self, self.operation, self.folder.name)
 
-    def _first(self, inputs: tuple[Any, ...], options: Mapping[str, Any]) -> Kernel:
+    def _first(
+        self, inputs: tuple[Any, ...], options: Mapping[str, Any], said: Mapping[str, int]
+    ) -> Kernel:
         """The kernel for operands of these shapes, of which there was none in this process."""
         out = options.get("out")
-        sizes = sizes_of_call(self._definition.operation, inputs, out)
+        sizes = sizes_of_call(self._definition.operation, inputs, out, said)
         problem = self.problem(**sizes, dtype=self._dtype(inputs))
         device = self._device_of(inputs[0])
         make_target(self.target).checker(problem)(*inputs, **options)
-        key = _key(inputs, out, self._typed)
+        key = _key(inputs, out, self._typed, said)
         with self._lock:
             kernel = self._kernels.get(key)
             if kernel is None:
@@ -351,13 +364,14 @@ def _is_terminal(stream: TextIO | None) -> bool:
         return False
 
 
-def _key(inputs: tuple[Any, ...], out: Any, typed: int | None) -> Any:
+def _key(inputs: tuple[Any, ...], out: Any, typed: int | None, sizes: Mapping[str, int]) -> Any:
     """The key of operands that one kernel serves: type, shapes, device.
 
     Args:
         inputs: the inputs.
         out: the output, or several.
         typed: which input has the type that operands have in common; None where none has.
+        sizes: those that the call says by name.
     """
     try:
         device = getattr(inputs[0], "device", None)
@@ -369,6 +383,7 @@ def _key(inputs: tuple[Any, ...], out: Any, typed: int | None) -> Any:
             device if device == "cpu" else _ordinal(device),
             tuple([each.shape for each in inputs]),
             out,
+            tuple(sizes.items()) if sizes else None,
         )
     except (AttributeError, IndexError, TypeError):
         return None

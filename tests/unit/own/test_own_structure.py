@@ -15,7 +15,7 @@ from structured_kernels import DESCRIBED, made, operands
 import autotune
 from autotune.arrays.host import check_operands
 from autotune.cli import main
-from autotune.core.errors import InputError, OperandError, OperandTypeError
+from autotune.core.errors import InputError, OperandError, OperandTypeError, ProblemError
 from autotune.exporting.exportable import ROW
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.nvrtc import compile_cuda
@@ -68,13 +68,18 @@ def ranked() -> Any:
 # ---- Tuned, verified, cached and loaded
 
 
-def test_a_reference_takes_sizes_by_name(ranked: Any, tmp_path: Path) -> None:
+def test_a_reference_and_a_call_take_sizes_by_name(ranked: Any, tmp_path: Path) -> None:
     x = np.random.default_rng(3).permutation(40) / 7
+    ranked.tune(x, K=5)
     made = np.empty(5)
     assert ranked(x, out=made) is made
-    assert [*made] == sorted(x, reverse=True)[:5]
-    with pytest.raises(OperandError, match="no input says what K is: pass out=y"):
+    assert [*made] == [*ranked(x, K=5)] == [*ranked(x, K=5)] == sorted(x, reverse=True)[:5]
+    with pytest.raises(OperandError, match="no input says what K is: pass K= or out=y"):
         ranked(x)
+    with pytest.raises(OperandError, match="y has K = 5, and the call has K = 4"):
+        ranked(x, K=4, out=made)
+    with pytest.raises(ProblemError, match="K must be a whole number >= 1, got 0"):
+        ranked(x, K=0)
     record = ranked.load(R=35, K=5).record
     assert record.baseline is not None  # NumPy has computed it too
     folder = tmp_path / "exported"
