@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,13 +11,13 @@ import numpy as np
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import AutotuneError
 from autotune.operations.contents import full_references
+from autotune.operations.poke import Change
 from autotune.operations.problem import multiplies
 from autotune.operations.references import FullReference
 
 if TYPE_CHECKING:
     from autotune.operations.accuracy import Tolerance
     from autotune.operations.contents import Drawn
-    from autotune.operations.poke import Place
     from autotune.operations.problem import Problem
 
 _TRIES = 4
@@ -26,29 +25,6 @@ _TRIES = 4
 
 _VISIBLE = 4.0
 """An output follows visibly if it changes by so many times what it may be off."""
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Another value of an element of an input, and an element of an output that follows it.
-
-    Attributes:
-        name: the input.
-        place: its element, as stored.
-        value: what it becomes.
-        output: the output.
-        at: its element.
-        before: what that is without the change, by the reference.
-        after: what it is with it.
-    """
-
-    name: str
-    place: Place
-    value: float
-    output: str
-    at: Place
-    before: float
-    after: float
 
 
 def change_of(

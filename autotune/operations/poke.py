@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
 from autotune.core.dtypes import ELEMENTS
 from autotune.operations.cases import Case
 from autotune.operations.problem import Problem, multiplies
-
-if TYPE_CHECKING:
-    from autotune.operations.changes import Change
 
 Place: TypeAlias = tuple[int, ...]
 
@@ -32,6 +30,29 @@ LONG_S = 0.05
 
 _TRIES = 8
 """Elements of the other factor of which the largest is chosen, so that the change is seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Another value of an element of an input, and an element of an output that follows it.
+
+    Attributes:
+        name: the input.
+        place: its element, as stored.
+        value: what it becomes.
+        output: the output.
+        at: its element.
+        before: what that is without the change, by the reference.
+        after: what it is with it.
+    """
+
+    name: str
+    place: Place
+    value: float
+    output: str
+    at: Place
+    before: float
+    after: float
 
 
 class Memory(Protocol):

@@ -19,10 +19,10 @@ import numpy as np
 
 from autotune.operations.accuracy import ACCURACIES, Tolerance
 from autotune.operations.cases import Case
-from autotune.operations.changes import Change, change_of
+from autotune.operations.changes import change_of
 from autotune.operations.contents import Drawn
 from autotune.operations.guarded import GuardedArray
-from autotune.operations.poke import Place
+from autotune.operations.poke import Change, Place
 from autotune.operations.problem import Problem, multiplies
 from autotune.operations.references import Deviation, Matrix
 
