@@ -65,7 +65,7 @@ def place_own_kernels(args: Namespace) -> None:
         elif value:
             setattr(args, key, [named(each) for each in value])
     record, studies = getattr(args, "record", None), getattr(args, "studies", None) or []
-    made = [] if record is None and not studies else [*_made(args.cache, record, studies, known)]
+    made = [*_made(args.cache, record, studies, known)] if known and (record or studies) else []
     anything = record or made or given or folders or getattr(args, "operation", None)
     if not (anything or hasattr(args, "shape")):
         folders.update(_readable(known))

@@ -489,6 +489,7 @@ def test_what_is_kept_waits_for_no_compiler(
                 GpuEvaluator(Work(halves, families, device, programs, workers=1), beside=first)
 
 
+@pytest.mark.cold
 def test_problems_of_a_run_have_their_compiles_in_common(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
