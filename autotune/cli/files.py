@@ -132,8 +132,7 @@ def run_report(args: argparse.Namespace) -> CommandResult:
     outputs = {"the page": args.output, "the picture": args.picture}
     check_outputs(outputs, args, args.studies)
     extra = tuple(args.families)
-    folder = None if args.storage is None else Path(args.storage)
-    journals = folder if folder is not None and folder.is_dir() else None
+    journals = Path(args.storage) if args.storage and Path(args.storage).is_dir() else None
     storage = None if journals else args.storage
     finder = Finder(CacheLocations.at(args.cache), storage, extra, journals)
     studies = finder.find_all(args.studies)

@@ -161,11 +161,9 @@ class Poke:
         after = memory.read("C", self._place)
         memory.write(name, stored, old)
         expected = self._scalars["alpha"] * change * self._read(other, at)
-        if factor and not abs(after - before - expected) <= abs(expected) / 2:
-            self._found(
-                f"{self._name('C', self._place)} stays {after:.6g}, expected "
-                f"{before + expected:.6g}, once {self._name(name, changed)} has changed"
-            )
+        if factor:
+            followed = before, before + expected, after
+            self._look(self._name("C", self._place), *followed, self._name(name, changed))
         self._call()
 
     def _follow_reference(self, change: Change) -> None:
@@ -177,12 +175,17 @@ class Poke:
         self._call()
         after = memory.read(change.output, change.at)
         memory.write(change.name, change.place, old)
-        if not abs(after - change.after) <= abs(change.after - change.before) / 2:
-            self._found(
-                f"{self._name(change.output, change.at)} stays {after:.6g}, expected "
-                f"{change.after:.6g}, once {self._name(change.name, change.place)} has changed"
-            )
+        followed = change.before, change.after, after
+        changed = self._name(change.name, change.place)
+        self._look(self._name(change.output, change.at), *followed, changed)
         self._call()
+
+    def _look(self, what: str, before: float, expected: float, after: float, changed: str) -> None:
+        """See whether an element is nearer to what it should be than to what it was."""
+        if not abs(after - expected) <= abs(expected - before) / 2:
+            self._found(
+                f"{what} stays {after:.6g}, expected {expected:.6g}, once {changed} has changed"
+            )
 
     def _step(self, old: float, terms: int) -> float:
         """A change of a factor's element that shows in a sum of so many terms, and fits."""

@@ -25,7 +25,6 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("brief")
 def test_tune_then_list_then_bench(capsys, warm_cache: Path) -> None:
     cache = ["--cache", str(warm_cache)]
     shape = ["--shape", "48x33x57", "--dtype", "float64"]
@@ -63,7 +62,6 @@ def test_tune_then_list_then_bench(capsys, warm_cache: Path) -> None:
     assert all(row["error"] <= 1 for row in rows[1:] if row["error"] is not None)
 
 
-@pytest.mark.usefixtures("brief")
 def test_summary_says_what_matters(capsys, warm_cache: Path) -> None:
     arguments = ["--shape", "40x40x40", "--trials", "2", "--family", "loops", "--workers", "1"]
     code, out, err = run(capsys, "tune", *arguments, "--cache", str(warm_cache))

@@ -397,7 +397,6 @@ def test_a_cpu_kernel_is_right_at_every_case(text: str, tmp_path: Path) -> None:
         assert verdict.right, (str(case), verdict.reason)
 
 
-@pytest.mark.usefixtures("brief")
 def test_commands_take_it_as_they_take_any_operation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

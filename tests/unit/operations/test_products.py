@@ -136,7 +136,6 @@ def test_it_is_tuned_stored_and_loaded(warm_cache: Path, tmp_path: Path) -> None
     assert untuned.candidate.family == "rows"
 
 
-@pytest.mark.usefixtures("brief")
 def test_the_command_line_tunes_it(warm_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "64x64x32", "--threads", "1"]
     small = ["--trials", "1", "--cache", str(warm_cache), "--target", "cpu"]

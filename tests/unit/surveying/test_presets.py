@@ -177,7 +177,7 @@ def statuses(results: list[PresetResult]) -> list[PresetStatus]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("brief", "undisturbed")
+@pytest.mark.usefixtures("undisturbed")
 def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
     tiny: TuningPreset, warm_cache: Path
 ) -> None:
@@ -215,7 +215,7 @@ def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("brief", "undisturbed")
+@pytest.mark.usefixtures("undisturbed")
 def test_only_records_of_this_preset_and_effort_are_kept(
     tiny: TuningPreset, warm_cache: Path
 ) -> None:
@@ -227,7 +227,7 @@ def test_only_records_of_this_preset_and_effort_are_kept(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("brief", "undisturbed")
+@pytest.mark.usefixtures("undisturbed")
 def test_a_problem_that_nothing_computes_leaves_the_others(
     tiny: TuningPreset, warm_cache: Path
 ) -> None:
