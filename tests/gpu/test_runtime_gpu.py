@@ -419,6 +419,7 @@ def test_one_binary_for_many_shapes(
                 check(problem, streaming.host(out), product(problem, a, b, c, 1.0, 0.0))
 
 
+@pytest.mark.cold
 def test_the_library_computes_while_a_kernel_is_compiled(
     streaming: Library, monkeypatch: pytest.MonkeyPatch, own_cache: Path
 ) -> None:
