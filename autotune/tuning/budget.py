@@ -66,9 +66,10 @@ class Budget:
     def reserve(self, finals_s: float, finalists: int, *, holds: bool) -> None:
         """Keep time for the finals, of which more is known with every trial."""
         if not self.interrupted:  # which has set what there is
-            goal_s = self.deadline.goal_s
-            reserve_s = self.pace.reserve_s(goal_s, finals_s, finalists, holds=holds)
-            self.deadline.reserve_s = reserve_s
+            run = self.deadline
+            run.reserve_s = self.pace.reserve_s(
+                run.goal_s, finals_s, finalists, holds=holds, left_s=run.left_s
+            )
 
     def batch(self, count: int, found: bool) -> int:
         """Of so many candidates, how many there is time to compile while nothing is measured."""

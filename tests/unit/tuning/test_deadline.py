@@ -18,7 +18,7 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError, TuningFailedError
 from autotune.core.interrupt import GRACE_S, STOP_S, Interrupt
 from autotune.core.measurement import Measurement, Outcome
-from autotune.core.pace import Pace
+from autotune.core.pace import CLOSING_S, FEW_TRIALS, LEAST_SHARE, VERIFICATIONS, Pace
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
 from autotune.measuring.evaluator import Baseline, Effort, Finals, silent
@@ -300,6 +300,27 @@ class TestRuns:
         assert result.best.baseline.ratio == 2
         assert TuningCache(tmp_path / "tuning.sqlite").records() == [result.best]
 
+    def test_what_the_first_trial_does_once_is_not_expected_of_others(
+        self, clock: Clock, tuned
+    ) -> None:
+        work = SlowWork(clock, compile_s=0.1, trial_s=4.0, finals_s=1.0)
+
+        def sooner(state: Progress) -> None:
+            if state.trial == 1:
+                work.trial_s = 0.5
+
+        result = tuned(work, 10.0, progress=sooner)
+        assert len(result.trials) >= 4
+        assert work.done[-1] == "finals"
+        assert begun(clock) <= 10
+
+    def test_a_few_slow_trials_come_before_long_finals(self, clock: Clock, tuned) -> None:
+        work = SlowWork(clock, compile_s=0.1, trial_s=1.0, finals_s=8.0)
+        work.holds = True  # type: ignore[attr-defined]
+        result = tuned(work, 12.0)
+        assert len(result.trials) >= 6
+        assert begun(clock) <= 12
+
     def test_a_trial_that_is_cut_off_was_never_made(
         self, clock: Clock, tuned, tmp_path: Path
     ) -> None:
@@ -387,9 +408,24 @@ class TestPace:
         pace = Pace()
         assert pace.reserve_s(math.inf, 3.0, 5) == 0
         assert pace.reserve_s(60.0, 3.0, 0) == 0
-        pace.note_trial(2.0, 0.5)
+        for _ in range(FEW_TRIALS):
+            pace.note_trial(2.0, 0.5)
         assert 3 + 5 * 1.5 < pace.reserve_s(600.0, 3.0, 5) < 3 + 4 * 5 * 1.5
         assert pace.reserve_s(10.0, 3.0, 5) < 10 / 2
+
+    def test_a_few_trials_come_first_and_then_a_finalist(self) -> None:
+        pace = Pace()
+        pace.note_trial(6.5, 0.5)
+        assert (pace.trial_s, pace.verify_s) == (3.5, 3.0)
+        assert pace.reserve_s(12.0, 3.0, 1, left_s=4.0) == CLOSING_S  # there is no choice yet
+        pace.note_trial(1.0, 0.5)
+        assert (pace.trial_s, pace.verify_s) == (1.0, 0.5)
+        assert pace.reserve_s(12.0, 3.0, 2, left_s=3.0) == pytest.approx(3.6)
+        least_s = CLOSING_S + VERIFICATIONS * 0.5 + LEAST_SHARE * 12
+        assert pace.reserve_s(12.0, 6.0, 2, holds=True, left_s=3.0) == pytest.approx(least_s)
+        assert pace.reserve_s(12.0, 6.0, 2, holds=True, left_s=99.0) == pytest.approx(0.45 * 12)
+        pace.note_trial(2.0, 0.5)
+        assert (pace.trial_s, pace.verify_s) == (1.5, 1.0)
 
     def test_batches_shrink_to_what_fits(self) -> None:
         pace = Pace()
