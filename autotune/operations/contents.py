@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -96,6 +98,17 @@ class Drawn:
             for name, each, wanted in zip(outputs, got, expected, strict=True)
         ]
         return replace(max(found, key=lambda each: each.error), error=math.inf)
+
+    @classmethod
+    def of_all(
+        cls, cases: Sequence[Case], problem: Problem, rng: np.random.Generator
+    ) -> list[Drawn]:
+        """Several at a time, as large ones keep a core busy for seconds; arguments as of `of`."""
+        if len(cases) == 1:
+            return [cls.of(cases[0], problem, rng)]
+        with ThreadPoolExecutor(len(cases)) as pool:
+            rngs = rng.spawn(len(cases))
+            return list(pool.map(cls.of, cases, itertools.repeat(problem), rngs))
 
     @classmethod
     def of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:

@@ -179,7 +179,7 @@ class Check:
         self.problem = problem.with_sizes(*case.sizes)
         self._cases = (case, *(case.drawn_from(each) for each in others))
         begun_s = time.monotonic()
-        self._contents = [Drawn.of(each, problem, rng) for each in self._cases]
+        self._contents = Drawn.of_all(self._cases, problem, rng)
         self._drawing_s = time.monotonic() - begun_s
         self._changes: dict[int, Change | None] = {}
         self._turn = 0
@@ -220,7 +220,7 @@ class Check:
 
     def redraw(self, rng: np.random.Generator) -> None:
         """Draw every content afresh, and write one of them into the inputs."""
-        self._contents = [Drawn.of(each, self.problem, rng) for each in self._cases]
+        self._contents = Drawn.of_all(self._cases, self.problem, rng)
         self._changes.clear()
         self._known.clear()
         self._write()

@@ -49,14 +49,9 @@ vector_add = autotune.kernel(
 
 
 def convolved(image, weights):
-    """The weighted sums of all windows, computed along the window's few places."""
-    height, width = weights.shape
-    rows, columns = image.shape[0] - height + 1, image.shape[1] - width + 1
-    return sum(
-        weights[i, j] * image[i : i + rows, j : j + columns]
-        for i in range(height)
-        for j in range(width)
-    )
+    """The weighted sums of all windows."""
+    windows = np.lib.stride_tricks.sliding_window_view(image, weights.shape)
+    return np.einsum("yxij,ij->yx", windows, weights)
 
 
 convolution = autotune.kernel(
@@ -215,12 +210,13 @@ def ring(rng, N, V):
 
 
 def inside(points, corners):
-    """Crossings of a ray to the right, of an odd number inside."""
-    x, y = points[:, :1], points[:, 1:]
-    (xs, ys), (xe, ye) = corners.T, np.roll(corners, 1, axis=0).T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        crossed = ((ys > y) != (ye > y)) & (x < (xe - xs) * (y - ys) / (ye - ys) + xs)
-    return crossed.sum(axis=1) % 2
+    """Crossings of a ray to the right, of an odd number inside; edge by edge."""
+    x, y = points.T.copy()
+    odd = np.zeros(len(points), bool)
+    for (xs, ys), (xe, ye) in zip(corners, np.roll(corners, 1, axis=0), strict=True):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odd ^= ((ys > y) != (ye > y)) & (x < (xe - xs) * (y - ys) / (ye - ys) + xs)
+    return odd.astype(np.int32)
 
 
 pnpoly = autotune.kernel(

@@ -7,14 +7,9 @@ import autotune
 
 
 def convolved(image, weights):
-    """The same, computed along the window's few places."""
-    height, width = weights.shape
-    rows, columns = image.shape[0] - height + 1, image.shape[1] - width + 1
-    return sum(
-        weights[i, j] * image[i : i + rows, j : j + columns]
-        for i in range(height)
-        for j in range(width)
-    )
+    """The same, by a view of all windows."""
+    windows = np.lib.stride_tricks.sliding_window_view(image, weights.shape)
+    return np.einsum("yxij,ij->yx", windows, weights)
 
 
 SAID = {

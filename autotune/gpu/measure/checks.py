@@ -7,9 +7,7 @@ addresses.
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -30,7 +28,7 @@ from autotune.operations.references import (
 from autotune.operations.verification import Check, Verdict, find_flaw, grade, tolerance_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from autotune.gpu.interface import Memory
     from autotune.gpu.measure.memory import Placement
@@ -131,7 +129,7 @@ class DeviceCheck(SlabCheck):
         others: Sequence[str] = (),
     ) -> None:
         self._cases = (case, *(case.drawn_from(other) for other in others))
-        drawn = _draw(self._cases, problem, rng)
+        drawn = Drawn.of_all(self._cases, problem, rng)
         super().__init__(case, problem, support)
         # Bytes from the start of the slab to the end of B and its guards.
         self._inputs = self._placed["B"].end
@@ -150,7 +148,7 @@ class DeviceCheck(SlabCheck):
         self._write()
 
     def redraw(self, rng: np.random.Generator) -> None:
-        drawn = _draw(self._cases, self.problem, rng)
+        drawn = Drawn.of_all(self._cases, self.problem, rng)
         self._contents = [self._keep(*numbered) for numbered in enumerate(drawn)]
         self._write()
 
@@ -216,14 +214,6 @@ class DeviceCheck(SlabCheck):
         if self._images:
             for base in self.bases:
                 driver().duplicate(base, int(self._images[self._turn]), self._inputs)
-
-
-def _draw(cases: Sequence[Case], problem: Problem, rng: np.random.Generator) -> Iterable[Drawn]:
-    """Contents as they are drawn, several at a time: large ones keep a core busy for a second."""
-    if len(cases) == 1:
-        return [Drawn.of(cases[0], problem, rng)]
-    with ThreadPoolExecutor(len(cases)) as pool:
-        return list(pool.map(Drawn.of, cases, itertools.repeat(problem), rng.spawn(len(cases))))
 
 
 @dataclass(frozen=True, slots=True)
