@@ -28,8 +28,8 @@ from autotune.operations.references import Deviation, Matrix
 
 Kernel: TypeAlias = Callable[..., object]
 
-CHANGING_S = 0.5
-"""Where operands took longer to make, with references, none is run while a kernel is timed."""
+CHANGING_S = 0.25
+"""Where operands took longer to make, with references, none is run for changes of theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,8 @@ class Check:
         if self._drawing_s > CHANGING_S:
             return None
         if self._turn not in self._changes:
-            tolerance = functools.partial(tolerance_of, self.case, self.problem, "ieee")
+            loosest = self.problem.accuracy if len(self.problem.product_sizes) == 3 else "ieee"
+            tolerance = functools.partial(tolerance_of, self.case, self.problem, loosest)
             self._changes[self._turn] = change_of(self.problem, self._drawn, tolerance, rng)
         return self._changes[self._turn]
 

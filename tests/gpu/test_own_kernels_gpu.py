@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from own_kernels import BRIEF, DOTS, FLAT, dots, total
 
+import autotune
 from autotune import NotTunedError
 from autotune.core.errors import OperandError
 
@@ -76,3 +78,31 @@ def test_the_compilers_options_are_tuned(tmp_path: Path) -> None:
     )
     a, x = cupy.ones((300, 520), "float32"), cupy.ones(520, "float32")
     np.testing.assert_allclose(kernel(a, x).get(), 520, rtol=1e-5)
+
+
+def test_outputs_follow_single_elements_that_change(tmp_path: Path) -> None:
+    """What remembers computes an element where nothing is written yet, and never again."""
+    kernel = autotune.kernel(
+        source="""
+        __global__ void shifted(const T* x, T* y, int N) {
+          int i = blockIdx.x * THREADS + threadIdx.x;
+          if (i < N && !(REMEMBERS && y[i] == y[i])) y[i] = x[i] + x[N - 1 - i];
+        }
+        """,
+        name="shifted",
+        operands={"x": "N"},
+        out={"y": "N"},
+        reference=lambda x: x + x[::-1],
+        parameters={"THREADS": [128], "REMEMBERS": [0, 1]},
+        grid=["ceildiv(N, THREADS)"],
+        block=["THREADS"],
+        cache=tmp_path,
+        **{**BRIEF, "sampler": "exhaustive"},
+    )
+    tried = {
+        each.candidate.configuration["REMEMBERS"]: each.measurement
+        for each in kernel.tune(N=100_003, dtype="float32").trials
+    }
+    assert tried[0].ok, tried[0].reason
+    told = r"y\[\d+\] stays .*, expected .*, once x\[\d+\] has changed"
+    assert re.search(told, tried[1].reason), tried[1]

@@ -131,7 +131,9 @@ class _SetPoke(Poke):
         check, layout = bench.check, bench.check.slab.layout
         self._bench = bench
         self._set = SetMemory(check.problem.operands, layout, check.slab.base)
-        super().__init__(check.case, check.problem, self._set, bench.launch_poked, rng)
+        super().__init__(
+            check.case, check.problem, self._set, bench.launch_poked, rng, check.change
+        )
 
     def begin(self, expected_s: float) -> None:
         self._set.base = self._bench.choose_poked()
@@ -163,7 +165,8 @@ class ProblemBench(CaseBench):
         self._last = check.slab.base
         self._own_is_current = False
         self._poked = 0
-        self._poke = _SetPoke(self, np.random.default_rng(0))
+        self._rng = np.random.default_rng(0)
+        self._poke = _SetPoke(self, self._rng)
 
     @property
     def contents(self) -> int:
@@ -184,6 +187,7 @@ class ProblemBench(CaseBench):
 
     def settle(self) -> float:
         """Launch until the clocks have risen; seconds of a launch."""
+        self.check.change(self._rng)  # what is found out now holds up no launches that are timed
         idled = time.monotonic() - self.stopwatch.busy_at > IDLE_S
         until = time.monotonic() + (WARM_UP_S if idled else STEADY_S)
         while True:

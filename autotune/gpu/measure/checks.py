@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from autotune.gpu.measure.memory import Placement
     from autotune.operations.accuracy import Relative, Tolerance
     from autotune.operations.cases import Case
+    from autotune.operations.poke import Change
     from autotune.operations.problem import Problem
     from autotune.operations.references import Matrix
 
@@ -102,6 +103,10 @@ class SlabCheck(ABC):
     @abstractmethod
     def judge_result(self, base: int, accuracy: str) -> Verdict:
         """Judge the output alone, in the slab of an address."""
+
+    def change(self, rng: np.random.Generator) -> Change | None:
+        """A change of the inputs whose effect is known; see `Check.change`. None has none."""
+        return None
 
     @property
     def _placed(self) -> Mapping[str, Placement]:
@@ -367,6 +372,9 @@ class MirrorCheck(SlabCheck):
         if known is not None:
             return known
         return self._host.remember(accuracy, key, self._judge_whole(base, accuracy))
+
+    def change(self, rng: np.random.Generator) -> Change | None:
+        return self._host.change(rng)
 
     def _judge_whole(self, base: int, accuracy: str) -> Verdict:
         for name in self._outputs:

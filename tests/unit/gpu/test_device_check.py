@@ -19,6 +19,9 @@ from autotune.gpu.measure.checks import DeviceCheck, MirrorCheck
 from autotune.gpu.measure.memory import OperandSets, Placement, SetMemory
 from autotune.measuring.timing import Stop
 from autotune.operations.cases import Case
+from autotune.operations.formula import Formula
+from autotune.operations.operation import Operation
+from autotune.operations.parts import Operand
 from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import Verdict
@@ -365,3 +368,49 @@ def test_launches_that_are_timed_write_what_is_spoilt(
             return
         check.turn()
         bench.settle()
+
+
+SUM = Operation(
+    name="add",
+    sizes=("M", "N"),
+    operands=(
+        Operand("x", ("M", "N")),
+        Operand("z", ("M", "N")),
+        Operand("y", ("M", "N"), written=True),
+    ),
+    result=Formula("x + z"),
+    flops="M * N",
+)
+
+
+@pytest.mark.parametrize("cheat", [False, True])
+def test_outputs_of_other_operations_follow_changes_in_every_set(
+    cheat: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cheat computes what was spoilt or prepared, and nothing else again."""
+    for module in (device_check, memory):
+        monkeypatch.setattr(module, "driver", HostDriver)
+    problem, rng = SUM.at((9, 8)), np.random.default_rng(0)
+    check = MirrorCheck(Case(9, 8), problem, rng, HostSupport(), others=("normal",))
+    all_sets = OperandSets(check.slab, 3)  # which frees them with itself
+    check.bases = all_sets.bases
+
+    def launch(x: int, *rest: Any, stream: Any) -> None:
+        base = x - check.slab.layout.placements["x"].offset
+        placed = check.slab.layout.placements.values()
+        left, right, out = (matrix(base, place, "float32") for place in placed)
+        np.add(left, right, out=out, where=np.isnan(out) | (not cheat))
+
+    bench = ProblemBench(check, launch, HostStopwatch(), dict)
+    for _ in range(2):
+        bench.once()
+        assert bench.judge("ieee").right
+        bench.settle()
+        bench.series(3e-4, Stop(0.05, 0.02, 1.0))
+        verdict = bench.judge_last("ieee")
+        assert verdict.right is not cheat
+        if cheat:
+            told = r"y\[.*\] stays .*, expected .*, once [xz]\[.*\] has changed"
+            assert re.search(told, verdict.reason)
+            return
+        bench.turn()
