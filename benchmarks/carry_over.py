@@ -28,7 +28,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from autotune.families.gpu.launch import kernel_layout
+from autotune.families.gpu.launch import architecture_of, kernel_layout
 from autotune.families.rendering import render
 from autotune.store import TuningRecord
 from autotune.targets.families import load_families
@@ -100,14 +100,14 @@ def instructions(cubin: bytes) -> list[str]:
 
 def compare(key: str, before: str, now: str) -> Compared:
     """Compare two versions of a program's source."""
-    target, family, *_ = json.loads(key)
+    target, name, *_ = json.loads(key)
     if target == "cpu":
         return Compared(statements(before) == statements(now), b"")
     if before.partition("*/")[2] == now.partition("*/")[2]:
         return Compared(True, b"")  # but for the opening comment
     from autotune.gpu.nvidia.nvrtc import compile_cuda
 
-    architecture = "sm_90a" if family.startswith("wgmma") else "sm_90"
+    architecture = architecture_of(load_families(target=target, operation="gemm")[name], "sm_90")
     old, new = (compile_cuda(text, architecture).cubin for text in (before, now))
     return Compared(instructions(old) == instructions(new), new)
 

@@ -27,6 +27,9 @@ FAMILIES = {
     "split_fp16": "float32-fp32-normwise",
     "split_fp64": "float64-fp64",
     "split_bf16": "float32-fp32",
+    "split_mma_fp16": "float32-fp32-normwise",
+    "split_mma_fp64": "float64-fp64",
+    "split_mma_bf16": "float32-fp32",
 }
 """Families, and what they are for as labels have it."""
 H200 = ["--target", "cuda", "--device", "h200"]

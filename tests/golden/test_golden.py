@@ -136,6 +136,8 @@ CASES: Mapping[str, Case] = {
     "volkov_float32.cu": cuda("volkov"),
     "split_fp16.cu": cuda("split_fp16", sk=64, cluster_m=1),
     "split_fp64.cu": cuda("split_fp64", "float64", sk=64, stages=2),
+    "split_mma_bf16.cu": cuda("split_mma_bf16"),
+    "split_mma_fp64.cu": cuda("split_mma_fp64", "float64", moduli=15),
     "wgmma_float16.cu": cuda("wgmma", "float16", sk=128),
     "wgmma_clusters_bfloat16.cu": cuda("wgmma", "bfloat16", **CLUSTERS),
     "wgmma_tma_bfloat16.cu": cuda("wgmma", "bfloat16", sk=128, store="tma"),

@@ -78,4 +78,10 @@ void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(const std::array<float*
                                                          const std::array<unsigned, 2>& b,
                                                          const std::array<float, 4>& c);
 
+// Whole numbers: exact, as long as sums fit.
+void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(const std::array<int*, 4>& d,
+                                                     const std::array<unsigned, 4>& a,
+                                                     const std::array<unsigned, 2>& b,
+                                                     const std::array<int, 4>& c);
+
 }  // namespace ptx

@@ -536,6 +536,34 @@ void mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(const std::array<float*
   multiply_exactly<16, 2>(d, a, b, c, of_a_k16, of_b_k16, read_half<__nv_bfloat16>);
 }
 
+static double read_byte(const unsigned* registers, int i) {
+  return reinterpret_cast<const signed char*>(registers)[i];
+}
+
+// Registers hold four neighbouring steps each; otherwise they lie as those of 16 bits do.
+static Position of_a_k32(int lane, int i) {
+  return {lane / 4 + (i / 4 % 2 ? 8 : 0), lane % 4 * 4 + i % 4 + (i < 8 ? 0 : 16)};
+}
+
+static Position of_b_k32(int lane, int i) {
+  return {lane % 4 * 4 + i % 4 + (i < 4 ? 0 : 16), lane / 4};
+}
+
+void mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(const std::array<int*, 4>& d,
+                                                     const std::array<unsigned, 4>& a,
+                                                     const std::array<unsigned, 2>& b,
+                                                     const std::array<int, 4>& c) {
+  double left[16][32], right[32][8];
+  gather<4>(left, a, of_a_k32, read_byte);
+  gather<4>(right, b, of_b_k32, read_byte);
+  for (int i = 0; i < 4; ++i) {
+    const Position place = of_c(lane(), i);
+    int sum = c[i];
+    for (int n = 0; n < 32; ++n) sum += left[place.row][n] * right[n][place.column];
+    *d[i] = sum;
+  }
+}
+
 }  // namespace ptx
 
 namespace host {

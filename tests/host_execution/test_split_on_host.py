@@ -18,16 +18,20 @@ from autotune.operations.verification import ProductCheck
 
 pytestmark = ON_HOST
 
-SPLIT = ("split_fp16", "split_bf16", "split_fp64")
+GROUPS = ("split_fp16", "split_bf16", "split_fp64")  # multiplied by warp groups
+WARPS = ("split_mma_fp16", "split_mma_bf16", "split_mma_fp64")
+SPLIT = GROUPS + WARPS
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SMALL: dict[str, Value] = {"sm": 64, "sk": 64, "stages": 3, "cluster_m": 1}
+SMALL_WARPS: dict[str, Value] = {"sm": 64, "sk": 64, "warp_m": 32, "warp_k": 32, "stages": 3}
 
 
 def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) -> str:
     """What is wrong with a kernel's result of a case, and nothing if it is right."""
     family = FAMILIES[name]
     declared = {each.name: each.default for each in family.parameters}
-    configuration = family.conform({**declared, **SMALL, **changed})
+    small = SMALL_WARPS if name in WARPS else SMALL
+    configuration = family.conform({**declared, **small, **changed})
     dtype = family.dtypes[0]
     problem = Gemm(1, 1, 1, dtype, layout=layout, accuracy=family.accuracy)
 
@@ -59,7 +63,23 @@ def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("name", WARPS)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sm": 128, "sk": 128, "warp_k": 64, "stages": 2, "row_bytes": 128},
+        {"sm": 32, "row_bytes": 32, "fragments": 1, "stages": 5},
+        {"sm": 64, "sk": 128, "warp_m": 64, "row_bytes": 64, "group": 2},
+    ],
+)
+def test_tiles_of_warps(name: str, changed: dict[str, Value], folder: Path) -> None:
+    for distribution in ("normal", "special"):
+        case = Case(300, 335, 170, distribution=distribution, padding=1, scalars={"beta": -0.5})
+        assert judge(name, "nn", case, folder, **changed) == ""
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", GROUPS)
 @pytest.mark.parametrize(
     "changed",
     [

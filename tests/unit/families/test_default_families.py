@@ -75,7 +75,10 @@ def claims(families: Mapping[str, KernelFamily], problem: Gemm, limits: DeviceLi
         ({"dtype": "bfloat16"}, {75: "block", 80: "mma", 90: "wgmma", 120: "mma"}),
         ({"accuracy": "tf32"}, {75: "block", 80: "mma_tf32", 90: "wgmma_tf32", 120: "mma_tf32"}),
         ({"accuracy": "fp32-normwise"}, {75: "block", 80: "pipelined", 90: "pipelined"}),
-        ({"dtype": "float64", "accuracy": "fp64"}, {75: "block", 80: "dmma", 90: "dmma"}),
+        (
+            {"dtype": "float64", "accuracy": "fp64"},
+            {75: "block", 80: "dmma", 89: "split_mma_fp64", 90: "dmma"},
+        ),
         ({"accuracy": "fp32"}, {75: "block", 90: "pipelined"}),
         ({"dtype": "float16", "accuracy": "ieee"}, {75: "block", 90: None}),
     ],
