@@ -31,6 +31,7 @@ from typing import Any, NamedTuple
 from autotune.families.gpu.launch import architecture_of, kernel_layout
 from autotune.families.rendering import render
 from autotune.store import TuningRecord
+from autotune.store.portfolio import digest_of
 from autotune.targets.families import load_families
 
 Document = dict[str, Any]
@@ -133,6 +134,8 @@ def rewrite(
                 )
             if part.pop("id", None):
                 part["id"] = TuningRecord.from_json(part).id  # that of the content
+        if "entries" in document:
+            document["digest"] = digest_of(document)
         lines.append(json.dumps(document, allow_nan=False))
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -153,7 +153,7 @@ def portfolio_document(portfolio: Portfolio) -> dict[str, Any]:
     """
     content = msgspec.json.decode(msgspec.json.encode(portfolio, enc_hook=_builtin))
     document = {"format": FORMAT, "terms": list(TERMS), **content}
-    document["digest"] = _digest_of(document)
+    document["digest"] = digest_of(document)
     read_portfolio(document)
     return document
 
@@ -162,7 +162,8 @@ def _builtin(value: Any) -> Any:
     return dict(value) if isinstance(value, Configuration) else float(value)  # NumPy's floats
 
 
-def _digest_of(document: Mapping[str, Any]) -> str:
+def digest_of(document: Mapping[str, Any]) -> str:
+    """The digest over all of a portfolio's document but itself."""
     rest = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(strict_json.canonical(rest).encode()).hexdigest()[:_DIGITS]
 
@@ -195,7 +196,7 @@ def read_portfolio(document: object) -> Portfolio:
     ):
         if value not in allowed:
             raise checks.wrong(f"$.{name}", f"one of {', '.join(allowed)}", value)
-    if "digest" in document and document["digest"] != (own := _digest_of(document)):
+    if "digest" in document and document["digest"] != (own := digest_of(document)):
         raise InputError(
             f"digest must be that of the content ({own}), got {shown(document['digest'])}: "
             "the portfolio was altered; remove its digest to take it as it is"

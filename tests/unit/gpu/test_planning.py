@@ -383,7 +383,9 @@ def test_the_device_is_filled_with_all_products_of_all_tiles(name: str, side: in
         unit = Units(family, configuration, problem.dtype, H200).of(configuration)
         rows, columns, _ = unit.tile
         units = math.ceil(side / rows) * math.ceil(side / columns) * unit.parts
-        cluster = int(configuration["cluster_m"])
+        cluster = int(configuration.get("cluster_m", 1))
         plan = Planner(family, configuration, problem.dtype, H200).plan(problem)
         grid = next(each.grid for each in plan.steps if each.kernel == "gemm")
-        assert grid == (min(H200.multiprocessor_count // cluster, units) * cluster, 1, 1)
+        persistent = "cluster_m" in configuration
+        most = H200.multiprocessor_count // cluster if persistent else units
+        assert grid == (min(most, units) * cluster, 1, 1)
