@@ -321,7 +321,8 @@ class MirrorCheck(SlabCheck):
 
     For operations of which no device kernel knows the reference: outputs are brought back to be
     judged, unless they have the hash of some that were right, and inputs if they have changed.
-    Arguments are those of `DeviceCheck`.
+    What outputs are before a launch is kept on the device, too. Arguments are those of
+    `DeviceCheck`.
     """
 
     def __init__(
@@ -338,6 +339,10 @@ class MirrorCheck(SlabCheck):
         arrays = self.problem.operands
         self._inputs = [array.name for array in arrays if not array.written]
         self._outputs = [array.name for array in arrays if array.written]
+        self._before = {
+            name: driver().allocate(self._host.guarded[name].words.nbytes)
+            for name in self._outputs
+        }
         self._found: dict[str, tuple[int, ...]] = {}
         self._write()
 
@@ -354,9 +359,9 @@ class MirrorCheck(SlabCheck):
         self._write()
 
     def prepare(self) -> None:
-        self._host.prepare()
-        for name in self._outputs:
-            self._upload(name)
+        for name, before in self._before.items():
+            size = self._host.guarded[name].words.nbytes
+            driver().duplicate(self.slab.base + self._placed[name].start, int(before), size)
 
     def judge(self, accuracy: str, base: int | None = None) -> Verdict:
         own = self.slab.base
@@ -383,8 +388,13 @@ class MirrorCheck(SlabCheck):
 
     def _write(self) -> None:
         for name in self._inputs:
-            self._upload(name)
+            driver().upload(
+                self.slab.base + self._placed[name].start, self._host.guarded[name].words
+            )
             self._found[name] = self._inspect(name, self.slab.base)
+        self._host.prepare()
+        for name, before in self._before.items():
+            driver().upload(int(before), self._host.guarded[name].words)
         self.prepare()  # elements that a kernel leaves alone are what they were in every set
         for base in self.bases[1:]:
             driver().duplicate(base, self.slab.base, self.slab.layout.size)
@@ -398,10 +408,6 @@ class MirrorCheck(SlabCheck):
         count = placed.elements * placed.itemsize // word
         whole = replace(placed, shape=(1, count), strides=(count, 1), itemsize=word)
         return tuple(self._support.inspect(base, whole))
-
-    def _upload(self, name: str) -> None:
-        start = self.slab.base + self._placed[name].start
-        driver().upload(start, self._host.guarded[name].words)
 
     def _download(self, name: str, base: int) -> None:
         driver().download(self._host.guarded[name].words, base + self._placed[name].start)

@@ -189,9 +189,16 @@ def test_a_modified_input_and_a_written_guard_are_damage(check: DeviceCheck) -> 
 
 
 def test_what_was_right_is_not_brought_back_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor are outputs brought there again, to be what they are before a launch."""
     downloads: list[int] = []
+    uploads: list[int] = []
 
     class CountingDriver(HostDriver):
+        @staticmethod
+        def upload(target: int, values: NDArray[Any]) -> None:
+            uploads.append(target)
+            HostDriver.upload(target, values)
+
         @staticmethod
         def download(values: NDArray[Any], source: int) -> None:
             downloads.append(source)
@@ -211,10 +218,11 @@ def test_what_was_right_is_not_brought_back_again(monkeypatch: pytest.MonkeyPatc
         return check.judge("ieee")
 
     for content in range(2):
-        before = len(downloads)
+        before, there = len(downloads), len(uploads)
         assert verdict().right
         assert len(downloads) == before + 1
         assert verdict().right
+        assert len(uploads) == there
         assert check.judge_result(check.slab.base, "ieee").right
         assert len(downloads) == before + 1
         c[2, 3] += 1e-2
