@@ -214,13 +214,13 @@ FUNCTIONS = {
 }
 
 
-def made(name: str, target: str, cache: Path, **changed: Any) -> autotune.OwnKernel:
+def made(name: str, target: str, cache: Path | None, **changed: Any) -> autotune.OwnKernel:
     """One of the kernels.
 
     Args:
         name: of `DESCRIBED`.
         target: cpu or cuda.
-        cache: the user's cache.
+        cache: the user's cache; None is the usual one.
         changed: further arguments of `autotune.kernel`, or others.
     """
     described = {**DESCRIBED[name], "cache": cache, "trials": 2, "timeout": 20, **changed}

@@ -95,10 +95,11 @@ def _c(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exporte
             f"{problem.dtype} --threads 1` makes a record of one, and --format python exports "
             "this one"
         )
-    if not names["operand"].letter or not names["result"].letter:
+    foreign = [each.dtype.name for each in names["call"].operands if not each.number.letter]
+    if foreign:
         raise InputError(
-            f"kernels of float32 and float64 are exported for C, and record {record.id} is of "
-            f"{problem.dtype}: --format python exports it"
+            f"kernels of types that C has are exported for it, and record {record.id} is of "
+            f"{foreign[0]}: --format python exports it"
         )
     with tempfile.TemporaryDirectory() as folder:
         path = ProgramCache(Path(folder)).write(source, exportable.family.name)

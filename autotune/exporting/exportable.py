@@ -1,7 +1,7 @@
 """A kernel to be exported, the results of its calls, and the folder of files that comes of it.
 
 Operands of checks need no file: they are drawn by a hash of an element's place, which programs in
-all languages compute alike. Of the output some elements are kept, each with its tolerance.
+all languages compute alike. Of the outputs some elements are kept, each with its tolerance.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ import numpy as np
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import InputError
 from autotune.core.paths import data_dir
-from autotune.exporting.calls import ExportedCall
+from autotune.exporting.calls import ExportedCall, drawn_arrays
 from autotune.operations.accuracy import Tolerance
+from autotune.operations.cases import Case
 from autotune.operations.contents import full_references
 from autotune.operations.problem import multiplies
+from autotune.operations.verification import tolerance_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
 
     from autotune.core.configuration import Configuration
     from autotune.core.device import Device
@@ -41,40 +45,56 @@ if TYPE_CHECKING:
     from autotune.store import TuningRecord
 
 ROW = np.dtype([("place", "<i8"), ("expected", "<f8"), ("allowed", "<f8")])
-"""One element of the output: its place, counted row by row, its value and its tolerance."""
+"""One number of the outputs: its place, counted row by row through all of them, its value and its
+tolerance. A complex element is two numbers."""
 
 MOST = 4096
-"""Elements that are kept."""
+"""Numbers that are kept."""
 
 _SCALARS = (1.5, -0.5, 0.75, 2.0)
 
 
 def checked_scalars(operation: Operation) -> dict[str, float]:
     """Values of an operation's scalars that checks of exported kernels call it with."""
-    names = (name for name, _ in operation.scalars)
-    return {name: _SCALARS[number % len(_SCALARS)] for number, name in enumerate(names)}
+    whole = dict(operation.integers)
+    return {
+        name: int(default) if name in whole else _SCALARS[number % len(_SCALARS)]
+        for number, (name, default) in enumerate(operation.scalars)
+    }
 
 
 def drawn(number: int, array: Array) -> Matrix:
-    """The elements of an operand, in [-1, 1): murmur3's finalizer of their places.
+    """The elements of an operand, of murmur3's finalizer of their places.
+
+    They are in [-1, 1), or whole numbers from 0 to the array's `most`.
 
     Args:
         number: of the operand, from 0 on: another one has other elements.
         array: its shape and type.
     """
-    x = np.arange(math.prod(array.shape)).astype(np.uint32)
+    row = ELEMENTS[array.dtype]
+    parts = (*array.shape, 2) if row.kind == "complex" else array.shape
+    count = math.prod(parts)
+    x = np.arange(count).astype(np.uint32)
     x += np.uint32(number * 0x9E3779B9 & 0xFFFFFFFF)
     x ^= x >> 16
     x *= np.uint32(0x85EBCA6B)
     x ^= x >> 13
     x *= np.uint32(0xC2B2AE35)
     x ^= x >> 16
-    values = (x >> 8) / 2.0**23 - 1
-    return values.astype(ELEMENTS[array.dtype].numpy).reshape(array.shape)
+    values: Any = (x >> 8) / 2.0**23 - 1
+    if array.most is not None:
+        values = np.floor((x >> 8) / 2.0**24 * (array.most + 1))
+        if array.ascending:
+            values = np.arange(1, count + 1) * array.most // count
+    real = values.astype((row.accumulated if row.kind == "complex" else row).numpy)
+    return np.asarray(real.view(row.numpy).reshape(array.shape))
 
 
 def expected(problem: Problem, accuracy: str) -> bytes:
-    """Elements of the operation's result for operands that are `drawn`, as `ROW`s.
+    """Numbers of the operation's results for operands that are `drawn`, as `ROW`s.
+
+    Those that are not finite are left out.
 
     Args:
         problem: what is computed.
@@ -84,23 +104,42 @@ def expected(problem: Problem, accuracy: str) -> bytes:
         ExpressionError: a reference in Python fails.
         InputError: no tolerance is known for the class.
     """
-    operands = {array.name: drawn(number, array) for number, array in enumerate(problem.operands)}
+    arrays = enumerate(drawn_arrays(problem))
+    operands = {array.name: drawn(number, array) for number, array in arrays}
     values = {**problem.named(operands), **checked_scalars(problem.defined)}
-    reference = full_references(problem, values)[problem.defined.output.name]
-    tolerance = Tolerance.of(accuracy, problem.dtype, problem.product_sizes, problem.out_dtype)
-    allowed = reference.allowed(tolerance)
-    count = reference.expected.size
-    places = np.arange(count)
-    if count > MOST:  # one in each of many equal parts, and the last one
-        random = np.random.default_rng(count)
-        bounds = [count * part // (MOST - 1) for part in range(MOST)]
-        parts = itertools.pairwise(bounds)
-        places = np.unique([*(int(random.integers(*part)) for part in parts), count - 1])
-    rows = np.empty(len(places), ROW)
-    rows["place"] = places
-    rows["expected"] = reference.expected.reshape(-1)[places]
-    rows["allowed"] = np.broadcast_to(allowed, reference.expected.shape).reshape(-1)[places]
-    return rows.tobytes()
+    references = full_references(problem, values)
+    outputs = [array for array in problem.operands if array.written]
+    parts, before = [], 0
+    for output in outputs:
+        reference, numbers = (
+            references[output.name],
+            1 + (ELEMENTS[output.dtype].kind == "complex"),
+        )
+        tolerance = tolerance_of(Case(*problem.shape), problem, accuracy, output.dtype)
+        exact = reference.expected.astype(np.complex128).reshape(-1).view(np.float64)
+        exact = exact if numbers == 2 else exact[::2]
+        allowed = np.broadcast_to(
+            reference.most(tolerance, ELEMENTS[output.dtype].numpy), output.shape
+        )
+        rows = np.empty(exact.size, ROW)
+        rows["place"] = before + np.arange(exact.size)
+        rows["expected"], rows["allowed"] = exact, np.repeat(allowed.reshape(-1), numbers)
+        parts.append(_some(rows, MOST // len(outputs)))
+        before += exact.size
+    whole = np.concatenate(parts)
+    finite = np.isfinite(whole["expected"]) & np.isfinite(whole["allowed"])
+    return bytes(whole[finite].tobytes())
+
+
+def _some(rows: NDArray[Any], most: int) -> NDArray[Any]:
+    """All of them, or one in each of many equal parts, and the last one."""
+    count = len(rows)
+    if count <= most:
+        return rows
+    random = np.random.default_rng(count)
+    bounds = [count * part // (most - 1) for part in range(most)]
+    places = (int(random.integers(*part)) for part in itertools.pairwise(bounds))
+    return np.asarray(rows[np.unique([*places, count - 1])])
 
 
 FORMATS = ("cpp", "python")
@@ -115,27 +154,6 @@ class Program:
 
     configuration: Configuration
     source: Source
-
-
-def check_exportable(operation: Operation) -> None:
-    """Refuse an operation whose calls the files of no format make.
-
-    Raises:
-        InputError: the message says what it is about the operation.
-    """
-    output = operation.output
-    reason = None
-    if len(operation.outputs) > 1:
-        reason = f"several outputs, {', '.join(each.name for each in operation.outputs)}"
-    elif operation.in_place or not output.shape:
-        reason = f"{output.name}, which is {'in place' if output.shape else 'a single number'}"
-    elif operation.integers or any(len(each.shape) > 3 or each.dtype for each in operation.inputs):
-        reason = "integers among scalars or types of their own among operands"
-    if reason is not None:
-        raise InputError(
-            f"export writes calls of one array of floating elements, and {operation.name} has "
-            f"{reason}: take its source from autotune emit"
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,14 @@ def bounded_integers(rng: np.random.Generator, array: Array, distribution: str) 
     return drawn.astype(ELEMENTS[array.dtype].numpy).reshape(array.shape)
 
 
+def integer_limits(dtype: str, terms: int) -> tuple[int, int]:
+    """The least and the most that integers may be of which so many products are summed."""
+    row = ELEMENTS[dtype]
+    sums = 8 * row.accumulated.itemsize - 3  # a scalar may double them
+    limit = min(math.isqrt(2**sums // terms), int(np.iinfo(row.numpy).max))
+    return max(-limit, int(np.iinfo(row.numpy).min)), max(limit, 1)
+
+
 def random_elements(
     rng: np.random.Generator,
     shape: tuple[int, ...],
@@ -64,10 +72,7 @@ def random_elements(
     """
     row = ELEMENTS[dtype]
     if row.kind == "integer":
-        sums = 8 * row.accumulated.itemsize - 3  # a scalar may double them
-        limit = min(math.isqrt(2**sums // terms), int(np.iinfo(row.numpy).max))
-        least = max(-limit, int(np.iinfo(row.numpy).min))
-        return rng.integers(least, max(limit, 1), shape, row.numpy, endpoint=True)
+        return rng.integers(*integer_limits(dtype, terms), shape, row.numpy, endpoint=True)
     if row.kind == "boolean":
         return rng.integers(2, size=shape).astype(row.numpy)
     if row.kind == "complex":

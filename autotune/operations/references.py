@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from autotune.operations.accuracy import Relative, Tolerance
 from autotune.operations.hard import norm_of_errors, norms
@@ -228,17 +228,20 @@ class FullReference:
         there.
         """
         values = c if self.columns is None else c[..., self.columns]
-        exact = c.dtype.kind in "iub"
-        most = np.asarray(self.tolerance or 0.0) if exact else self.allowed(tolerance)
-        found = largest_deviation(values, self.expected, most)
+        found = largest_deviation(values, self.expected, self.most(tolerance, c.dtype))
         norm = norm_of_errors(values, self.expected)
         if self.columns is None or found.place is None:
             return replace(found, norm=norm)
         *outer, column = found.place
         return replace(found, place=(*outer, int(self.columns[column])), norm=norm)
 
+    def most(self, tolerance: Tolerance, dtype: DTypeLike) -> Matrix:
+        """The error that each element may have, of an output of a type."""
+        exact = np.dtype(dtype).kind in "iub"
+        return np.asarray(self.tolerance or 0.0) if exact else self.allowed(tolerance)
+
     def allowed(self, tolerance: Tolerance) -> Matrix:
-        """The error that each element may have."""
+        """The same of floating elements."""
         if self.tolerance is not None:
             sizes = np.abs(self.expected)
             if sizes.dtype != self.expected.dtype:  # of an infinite complex number the other part

@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from autotune.core.errors import UnknownNameError
-from autotune.exporting.exportable import Exportable, Program, check_exportable
+from autotune.exporting.exportable import Exportable, Program
 from autotune.families.gpu.launch import Binary, kernel_layout
 from autotune.families.rendering import render
 from autotune.store import record_sources
@@ -63,10 +63,8 @@ def exportable(record: TuningRecord, database: Path, extra: Sequence[Path] = ())
         UnknownNameError: its family is not here.
         SpaceError: its configuration is none of the family's, and its binary is not kept.
         CacheError: the cache cannot be read.
-        InputError: the operation has what no format can call.
     """
     family = family_of(record, extra)
-    check_exportable(family.defined)
     problem = family.defined.problem_from_key(record.problem)
     binary = _binary(record, database)
     # The files of a folder belong together: of what a binary was made of, or not at all.

@@ -1,10 +1,11 @@
 // NVIDIA's driver as far as exported programs use it, on memory of the host: whatever is launched
 // under the name `gemm` is a product of float32, computed as it is written, and under the name `gemv`
-// one of a matrix and a vector.
+// one of a matrix and a vector; `decayed` and `squared` are kernels of one's own of the tests.
 //
 // STAND_IN_EXPECTS="4,1" refuses a launch whose last arguments are not a workspace that begins with
 // zeros and those numbers; STAND_IN_WRONG=1 computes something else.
 #include <cuda.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -106,10 +107,55 @@ static CUresult gemv(void** each, void** extra) {
   return CUDA_SUCCESS;
 }
 
+typedef struct {
+  float* state;
+  const float* drive;
+  int steps, n;
+} InPlaceArguments;
+
+static CUresult decayed(void** each, void** extra) {
+  InPlaceArguments all;
+  if (each != NULL) {
+    all = (InPlaceArguments){*(float**)each[0], *(const float**)each[1], *(int*)each[2], *(int*)each[3]};
+  } else {
+    memcpy(&all, extra[1], sizeof all);
+  }
+  const float wrong = getenv("STAND_IN_WRONG") != NULL ? 1e-2f : 0;
+  for (int i = 0; i < all.n; ++i) {
+    for (int step = 0; step < all.steps; ++step) all.state[i] = all.state[i] / 2 + all.drive[i] + wrong;
+  }
+  return CUDA_SUCCESS;
+}
+
+typedef struct {
+  const double* z;
+  double* w;
+  bool* far;
+  int n;
+} ComplexArguments;
+
+static CUresult squared(void** each, void** extra) {
+  ComplexArguments all;
+  if (each != NULL) {
+    all = (ComplexArguments){*(const double**)each[0], *(double**)each[1], *(bool**)each[2], *(int*)each[3]};
+  } else {
+    memcpy(&all, extra[1], sizeof all);
+  }
+  for (int i = 0; i < all.n; ++i) {
+    const double real = all.z[2 * i], imaginary = all.z[2 * i + 1];
+    all.w[2 * i] = real * real - imaginary * imaginary;
+    all.w[2 * i + 1] = 2 * real * imaginary;
+    all.far[i] = (real * real + imaginary * imaginary > 1) != (getenv("STAND_IN_WRONG") != NULL);
+  }
+  return CUDA_SUCCESS;
+}
+
 API cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned threads_x,
     unsigned threads_y, unsigned threads_z, unsigned shared_bytes, CUstream stream, void** each,
     void** extra) {
   if (strcmp((const char*)function, "gemv") == 0) return gemv(each, extra);
+  if (strcmp((const char*)function, "decayed") == 0) return decayed(each, extra);
+  if (strcmp((const char*)function, "squared") == 0) return squared(each, extra);
   if (strcmp((const char*)function, "gemm") != 0) return CUDA_SUCCESS;
   int wanted[8], count = 0;
   const char* expected = getenv("STAND_IN_EXPECTS");

@@ -15,6 +15,8 @@ import pytest
 from operation_examples import FOLDER
 from own_kernels import damping
 from records import record
+from structured_kernels import DESCRIBED, operands
+from structured_kernels import made as structured
 
 import autotune
 from autotune.cli import main
@@ -49,6 +51,15 @@ OWN = {
     "trmm": ("rows", 33, 29, 41),
 }
 """Operations of examples: a family, and a shape."""
+STRUCTURED = {
+    "normalised": {"M": 33, "N": 29},
+    "quantised": {"M": 33, "N": 29},
+    "decayed": {"N": 67},
+    "squared": {"N": 67},
+    "largest": {"N": 67},
+    "picked": {"M": 33, "N": 29},
+}
+"""Kernels of one's own with several outputs, in place, of integers and complex numbers."""
 NAME = "of_logarithms_40_float32"
 WITHOUT_AUTOTUNE = "import sys; sys.modules['autotune'] = None\n"
 
@@ -119,12 +130,40 @@ def check_library(path: Path, shape: tuple[int, int, int], dtype: np.dtype[Any])
     np.testing.assert_allclose(c, expected, rtol=1e-4)
 
 
+def picked(x: Any, out: Any, ends: Any, keep: Any, Y: Any, sums: Any, way: int) -> None:
+    begin = 0
+    for i in range(out.shape[0]):
+        Y[i] = x[out[i]] * keep[i]
+        sums[i] = ends[i] - begin
+        begin = ends[i]
+
+
+def picking() -> Any:
+    """Places, integers that ascend, a mask, and an operand called as an argument of all calls."""
+    return autotune.kernel(
+        picked,
+        operands={
+            "x": "N",
+            "out": {"shape": "M", "dtype": "int32", "most": "N - 1"},
+            "ends": {"shape": "M", "dtype": "int64", "most": "N", "ascending": True},
+            "keep": "bool[M]",
+        },
+        out={"Y": "M", "sums": "int64[M]"},
+        reference=lambda x, out, ends, keep: (x[out] * keep, np.diff(ends, prepend=0)),
+        parameters={"way": [1, 2]},
+    )
+
+
 def own(case: str) -> tuple[TuningRecord, Path]:
     """A record of an operation that the engine does not know, and the folder of its family."""
     if case == "damped_rows":
         kernel = damping()
         problem = kernel.problem(M=19, N=23, threads=1)
         return stored(case, problem, [kernel.folder], threads=1), kernel.folder
+    if case in STRUCTURED:
+        kernel = picking() if case == "picked" else structured(case, "cpu", None)
+        problem = kernel.problem(**STRUCTURED[case])
+        return stored(case, problem, [kernel.folder]), kernel.folder
     folder = TRIANGULAR if case == "trmm" else FOLDER
     family, *shape = OWN[case]
     problem = find_operation(case, [folder]).at(tuple(shape), threads=1)
@@ -132,8 +171,8 @@ def own(case: str) -> tuple[TuningRecord, Path]:
 
 
 @needs_cmake
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("case", [*OWN, "damped_rows"])
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("case", [*OWN, "damped_rows", *STRUCTURED])
 def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
     made, families = own(case)
     folder = export(made, tmp_path / "out", "--families", str(families))
@@ -146,8 +185,8 @@ def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("case", [*OWN, "damped_rows"])
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", [*OWN, "damped_rows", *STRUCTURED])
 def test_any_operation_is_a_module(tmp_path: Path, case: str) -> None:
     made, families = own(case)
     folder = export(made, tmp_path / "out", "--families", str(families), "--format", "python")
@@ -217,6 +256,60 @@ def test_what_operands_by_a_hash_do_not_check_has_no_check(
         for command in (["-S", out, "-B", out / "build"], ["--build", out / "build"]):
             subprocess.run(["cmake", *command], check=True, capture_output=True)
         assert [*(out / "build").glob("*.so")]
+
+
+STRUCTURED_CALLS = """
+import numpy as np, {module} as exported
+assert exported.check() <= 1
+given = np.load("given.npz")
+inputs = [given[each] for each in given if each.startswith("input")]
+wanted = [given[each] for each in given if each.startswith("wanted")]
+before = [each.copy() for each in inputs]
+found = exported.{module}(*inputs, {scalars})
+found = found if isinstance(found, tuple) else (found,)
+for got, want in zip(found, wanted, strict=True):
+    np.testing.assert_allclose(got, want, rtol=1e-12)
+    assert got.shape == want.shape
+if {in_place}:
+    assert found[0] is inputs[0]
+    wrong = lambda: exported.{module}(inputs[0], inputs[0])
+else:
+    out = tuple(map(np.empty_like, found))
+    again = exported.{module}(*before, out=out if len(out) > 1 else out[0], {scalars})
+    assert all(one is other for one, other in zip(again if len(out) > 1 else [again], out))
+    np.testing.assert_array_equal(out[-1], found[-1])
+    wrong = lambda: exported.{module}(*before, out=out[:1])
+try:
+    wrong()
+except ValueError:
+    raise SystemExit(0)
+raise AssertionError
+"""
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", [each for each in STRUCTURED if each in DESCRIBED])
+def test_modules_are_called_as_kernels_are(tmp_path: Path, case: str) -> None:
+    inputs, scalars, wanted = operands(case)
+    kernel = structured(case, "cpu", None)
+    sizes = {"normalised": {"M": 60, "N": 35}, "quantised": {"M": 60, "N": 35}}
+    dtype = "complex128" if case == "squared" else "float64"
+    problem = kernel.problem(**sizes.get(case, {"N": 35}), dtype=dtype)
+    made = stored(case, problem, [kernel.folder])
+    options = ["--families", str(kernel.folder), "--format", "python"]
+    folder = export(made, tmp_path / "out", *options)
+    (module,) = folder.glob("*.py")
+    several = wanted if isinstance(wanted, tuple) else (wanted,)
+    arrays = {f"input{number}": each for number, each in enumerate(inputs)}
+    arrays |= {f"wanted{number}": np.asarray(each) for number, each in enumerate(several)}
+    np.savez(folder / "given.npz", **arrays)
+    calls = STRUCTURED_CALLS.format(
+        module=module.stem,
+        in_place=kernel.operation.in_place,
+        scalars=", ".join(f"{name}={value}" for name, value in scalars.items()),
+    )
+    script = [sys.executable, "-c", WITHOUT_AUTOTUNE + calls]
+    subprocess.run(script, cwd=folder, check=True)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])

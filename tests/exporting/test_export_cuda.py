@@ -17,6 +17,8 @@ import pytest
 from operation_examples import FOLDER
 from own_kernels import dots
 from records import record
+from structured_kernels import DESCRIBED
+from structured_kernels import made as structured
 
 from autotune.cli import main
 from autotune.cli.records import shipped
@@ -26,7 +28,7 @@ from autotune.core.paths import CacheLocations
 from autotune.families.gpu.launch import LaunchPlan, LaunchStep, MappedOperand, MappedRegion
 from autotune.operations.problem import Gemm
 from autotune.store import BinaryRecord, TuningCache
-from autotune.targets.families import find_operation, load_families
+from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
 if TYPE_CHECKING:
@@ -113,9 +115,9 @@ def stored_own(
     name: str, shape: tuple[int, ...], family: str = "", folder: Path = FOLDER, **changes: Any
 ) -> TuningRecord:
     """A record of an operation of one's own; its kernel is compiled unless a binary is given."""
-    problem = find_operation(name, [folder], "cuda").at(shape)
     families = load_families(target="cuda", operation=name, extra=[folder])
     chosen = families[family] if family else next(iter(families.values()))
+    problem = chosen.defined.at(shape, dtype=chosen.dtypes[0])
     limits = make_target("cuda").device(problem, "h200").limits
     fields: dict[str, Any] = {
         "operation": name,
@@ -177,6 +179,9 @@ def test_a_program_in_cpp_checks_itself(tmp_path: Path, driver: Path) -> None:
     refused = run([program, cubin], driver, STAND_IN_EXPECTS="4,2")
     assert (refused.returncode, refused.stderr) == (1, f"{NAME}: cuLaunchKernel: REFUSED\n")
 
+
+OWN = [name for name in DESCRIBED if name != "spmv"]
+"""Kernels of one's own with several outputs, in place, of integers and complex numbers."""
 
 GEMV = (40, 70)
 GEMV_NAME = "gemv_40x70_float32"
@@ -243,7 +248,7 @@ def test_a_module_of_any_operation_launches_on_arrays(tmp_path: Path, driver: Pa
 
 @needs_nvrtc
 @needs_toolkit
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "shape", "family"),
     [
@@ -252,20 +257,89 @@ def test_a_module_of_any_operation_launches_on_arrays(tmp_path: Path, driver: Pa
         ("row_sum", (40, 70), ""),
         ("stencil", (33, 50), ""),
         ("dots", (40, 70), ""),
+        *((name, (33, 29) if name in ("normalised", "quantised") else (67,), "") for name in OWN),
     ],
 )
 def test_any_operation_is_compiled_and_built(
     tmp_path: Path, driver: Path, name: str, shape: tuple[int, ...], family: str
 ) -> None:
-    families = dots().folder if name == "dots" else FOLDER
+    families = FOLDER
+    if name in ("dots", *OWN):
+        families = (dots() if name == "dots" else structured(name, "cuda", None)).folder
     made = stored_own(name, shape, family, families)
     folder = export(made, tmp_path / "cpp", "--families", str(families))
-    build(folder, driver)
+    program = build(folder, driver)
+    if name in ("decayed", "squared"):  # which the stand-in computes
+        files = [*folder.glob("*.cubin"), *folder.glob("*.expected")]
+        right = run([program, *files], driver, STAND_IN_EXPECTS="")
+        assert (right.returncode, right.stderr) == (0, ""), right.stdout
+        wrong = run([program, *files], driver, STAND_IN_EXPECTS="", STAND_IN_WRONG="1")
+        assert wrong.returncode == 1
+        assert "WRONG" in wrong.stdout
     assert next(folder.glob("*.cubin")).read_bytes()[:4] == b"\x7fELF"
     folder = export(made, tmp_path / "py", "--families", str(families), "--format", "python")
     (module,) = folder.glob("*.py")
     script = f"import runpy; print(runpy.run_path({str(module)!r})['ARGUMENTS'].size)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+IN_PLACE_CALLS = """
+import numpy as np
+import decayed_67_float32 as exported
+
+class Array:
+    def __init__(self, array):
+        self.array, self.__cuda_array_interface__ = array, array.__array_interface__
+
+state, drive = Array(np.ones(67, np.float32)), Array(np.arange(67, dtype=np.float32))
+expected = state.array / 4 + 1.5 * drive.array
+assert exported.load()(state, drive, steps=2) is state
+np.testing.assert_array_equal(state.array, expected)
+try:
+    exported.load()(state, state)
+except ValueError as error:
+    assert "state must overlap no input" in str(error), error
+else:
+    raise AssertionError
+"""
+
+OUTPUTS_CALLS = """
+import numpy as np
+import squared_67_complex128 as exported
+
+class Array:
+    def __init__(self, array):
+        self.array, self.__cuda_array_interface__ = array, array.__array_interface__
+
+z, w, far = (Array(np.ones(67, each)) for each in (complex, complex, bool))
+z.array[3] = 0.5j
+given = exported.load()(z, (w, far))
+assert given == (w, far)
+np.testing.assert_array_equal(w.array, z.array**2)
+assert not far.array.any()
+for wrong in ((z, far), (w, w), (w, Array(np.ones(67, np.int8)))):
+    try:
+        exported.load()(z, wrong)
+    except ValueError:
+        continue
+    raise AssertionError
+"""
+
+
+@needs_nvrtc
+@needs_toolkit
+@pytest.mark.parametrize(
+    ("name", "calls"), [("decayed", IN_PLACE_CALLS), ("squared", OUTPUTS_CALLS)]
+)
+def test_modules_take_outputs_as_kernels_do(
+    tmp_path: Path, driver: Path, name: str, calls: str
+) -> None:
+    families = structured(name, "cuda", None).folder
+    made = stored_own(name, (67,), "", families)
+    options = ["--families", str(families), "--format", "python"]
+    folder = export(made, tmp_path / "out", *options)
+    done = run([sys.executable, "-c", calls], driver, PYTHONPATH=str(folder))
+    assert done.returncode == 0, done.stderr
 
 
 @needs_nvrtc

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from operation_examples import FOLDER
 from records import record
+from structured_kernels import made as structured
 
 from autotune import Gemm
 from autotune.cli import main
@@ -36,13 +37,26 @@ OWN = {
     "gemm_bias_relu": ("pipelined", 256, 200, 192),
     "stencil": ("columns", 129, 200),
 }
+STRUCTURED = {
+    "normalised": (129, 200),
+    "quantised": (129, 200),
+    "decayed": (1000,),
+    "squared": (1000,),
+    "largest": (1000,),
+}
+"""Kernels of one's own with several outputs, in place, of integers and complex numbers."""
 
 
 @pytest.mark.parametrize("form", ["cpp", "python"])
-@pytest.mark.parametrize("name", [*CASES, *OWN])
+@pytest.mark.parametrize("name", [*CASES, *OWN, *STRUCTURED])
 def test_the_check_of_an_exported_kernel_passes(tmp_path: Path, name: str, form: str) -> None:
     if name in CASES:
         problem, extra = CASES[name], []
+    elif name in STRUCTURED:
+        kernel = structured(name, "cuda", None)
+        extra = [kernel.folder]
+        dtype = "complex128" if name == "squared" else "float32"
+        problem = kernel.operation.at(STRUCTURED[name], dtype=dtype)
     else:
         extra = [FOLDER]
         operation, (name, *shape) = name, OWN[name]
