@@ -159,6 +159,10 @@ class Library:
         """View an array as kernels take it."""
         return array
 
+    def from_kernel(self, array: Any, like: Any) -> Any:
+        """View an array of NumPy's that a kernel has made as one of the library, like another."""
+        return array
+
     def strided(self, operand: Descriptor, dtype: str) -> Strided:
         """Shape and strides of an operand once it has an element type."""
         raise NotImplementedError

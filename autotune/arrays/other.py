@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
 from autotune.arrays.device import DeviceArray, contiguous, whole_strides
 from autotune.arrays.library import Library, refuse_host
 from autotune.core.dtypes import ELEMENTS, from_dlpack, from_typestr
@@ -175,8 +177,19 @@ class OtherArrays(Library):
             "Numba or PyCUDA, say"
         )
 
+    def for_kernel(self, array: Any) -> Any:
+        """Those of JAX on the host as arrays of NumPy, which cannot be written."""
+        return np.asarray(array) if _is_jaxs(array) else array
+
+    def from_kernel(self, array: Any, like: Any) -> Any:
+        return sys.modules["jax"].numpy.asarray(array) if _is_jaxs(like) else array
+
     def is_exact(self, array: Any) -> bool:
         return False
+
+
+def _is_jaxs(array: Any) -> bool:
+    return type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
 def _from_dlpack(name: str, array: Any, stream: int) -> DeviceArray:
@@ -185,14 +198,13 @@ def _from_dlpack(name: str, array: Any, stream: int) -> DeviceArray:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise OperandError(f"{name} is not exported by its library: {error}") from error
     # JAX never writes its arrays, which its exports do not say.
-    immutable = type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
     return DeviceArray(
         address=exported.address,
         shape=exported.shape,
         strides=exported.strides or contiguous(exported.shape),
         dtype=exported.dtype,
         device=exported.device,
-        read_only=exported.read_only or immutable,
+        read_only=exported.read_only or _is_jaxs(array),
         keep=exported.capsule,
     )
 

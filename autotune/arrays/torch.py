@@ -165,7 +165,12 @@ class TorchTensors(Library):
 
     def for_kernel(self, array: Any) -> Any:
         """Tensors of the host as arrays of NumPy."""
-        return array if array.is_cuda else array.numpy()
+        if array.is_cuda:
+            return array
+        return (array.detach() if array.requires_grad else array).numpy()
+
+    def from_kernel(self, array: Any, like: Any) -> Any:
+        return self.module.from_numpy(array)
 
     def strided(self, operand: Descriptor, dtype: str) -> Strided:
         negated = operand.place[2]

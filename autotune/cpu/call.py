@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.arrays.host import check_operands
+from autotune.arrays.libraries import NUMPY, library_of
 from autotune.core import session
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import OperandError
@@ -32,6 +33,48 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
 
 _PLAIN = (float, int)
+
+
+class _Views:
+    """NumPy's views of operands that other libraries have in the memory of the host.
+
+    Args:
+        inputs: of a call. Results are of the library of the first, as they are on a GPU.
+    """
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self._like = inputs[0] if inputs else None
+        self.given: list[tuple[NDArray[Any], Any]] = []
+
+    def of(self, array: Any) -> Any:
+        """The view of an operand; what has none stays, for its check to say so.
+
+        Raises:
+            OperandError: its library has no such view, or would miss the call.
+        """
+        library = library_of(array)
+        if library is NUMPY or library.memory_of(array) != "host":
+            return array
+        library.current_stream(array)
+        try:
+            view = library.for_kernel(array)
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise OperandError(
+                f"operands must be such as NumPy can view, and {type(array).__name__} is not: "
+                + str(error).partition("\n")[0]
+            ) from error
+        if view is not array:
+            self.given.append((view, array))
+        return view
+
+    def back(self, result: Any) -> Any:
+        """A result, or several: the operand that it is a view of, or an array of the library."""
+        if isinstance(result, tuple):
+            return tuple(map(self.back, result))
+        for view, array in self.given:
+            if view is result:
+                return array
+        return library_of(self._like).from_kernel(result, self._like)
 
 
 class HostKernel:
@@ -88,6 +131,11 @@ class HostKernel:
         self, inputs: Sequence[Any], out: Any, scalars: Mapping[str, Any], stream: Any
     ) -> Any:
         """Call with any operands: errors name those that do not fit, others are copied."""
+        views = _Views(inputs)
+        seen = [*map(views.of, inputs)]
+        outs = [*map(views.of, out)] if isinstance(out, (list, tuple)) else views.of(out)
+        if views.given:
+            return views.back(self(*seen, out=outs, stream=stream, **scalars))
         if stream is not None:
             raise OperandError(f"a cpu kernel takes no stream, got {stream!r:.80}")
         defined = self._problem.defined

@@ -41,7 +41,6 @@ def torch_operator(kernel: Callable[..., Any], operation: Operation, folder: str
         MissingDependencyError: PyTorch is not installed, or is older than 2.4.
     """
     try:
-        from torch import from_numpy
         from torch.library import custom_op
     except ImportError as error:
         raise MissingDependencyError(
@@ -58,11 +57,9 @@ def torch_operator(kernel: Callable[..., Any], operation: Operation, folder: str
 
     def call(*given: Any) -> Any:
         count = len(operation.inputs)
-        host = not given[0].is_cuda  # where kernels take NumPy's arrays, of the same memory
-        inputs = [each.detach().numpy() if host else each for each in given[:count]]
-        found = kernel(*inputs, **dict(zip(scalars, given[count:], strict=False)))
+        found = kernel(*given[:count], **dict(zip(scalars, given[count:], strict=False)))
         results = found if isinstance(found, tuple) else (found,)
-        return _results([from_numpy(results[n]) if host else results[n] for n in made])
+        return _results([results[place] for place in made])
 
     changed = [each.name for each in operation.inputs if each.read]
     operator = custom_op(

@@ -142,7 +142,8 @@ class Kernel:
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """Compute the problem's operation: ``kernel(*inputs, out=None, stream=None, **scalars)``.
 
-        On the CPU operands are NumPy arrays, and the output is there when the call returns. On a
+        On the CPU operands are arrays of NumPy, or of PyTorch or JAX in the memory of the host, of
+        which the output is one too, and it is there when the call returns; no gradients are. On a
         GPU they are arrays of PyTorch, CuPy, Numba, or anything with DLPack or
         ``__cuda_array_interface__`` in its memory; the work is enqueued on a stream, and the call
         does not wait for it. Rows must be contiguous there: nothing is copied unasked.

@@ -848,7 +848,8 @@ def tensor(array: Any) -> Any:
         (lambda a, x: ((a, x.astype(np.float64)), None), "x must have dtype float32"),
         (lambda a, x: ((a, x), a[:, 0]), "out must be row-major with contiguous rows"),
         (lambda a, x: ((a, a[0]), a.ravel()[1:5]), "out overlaps a in memory"),
-        (lambda a, x: (map(tensor, (a, x)), None), "a must be a NumPy array"),
+        (lambda a, x: ((tensor(a).double(), tensor(x)), None), "x must have dtype float64"),
+        (lambda a, x: ((tensor(a).to_sparse(), tensor(x)), None), "such as NumPy can view"),
     ],
 )
 def test_operands_are_looked_at_before_anything_is_tuned(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from measured_shapes import SHAPES, measured_cache
+from structured_kernels import made, operands
 
 import autotune
 from autotune.core.errors import AutotuneError, OperandError
@@ -240,3 +241,17 @@ def test_what_a_foreign_function_raises_is_an_error_of_the_call() -> None:
     call = jax.ffi.ffi_call("autotune_test_fail", jax.ShapeDtypeStruct((2,), "float32"))
     with pytest.raises(Exception, match=r"AutotuneError: refused \(3, 2\) float32 None"):
         jax.block_until_ready(call(whole(3, 2)))
+
+
+def test_kernels_of_ones_own_take_arrays_as_they_are(tmp_path: Path) -> None:
+    own = made("normalised", "cpu", tmp_path, dtypes=["float32"])
+    (X,), _, wanted = operands("normalised", "float32")
+    found = own(jnp.asarray(X))
+    for got, want in zip(found, wanted, strict=True):
+        assert isinstance(got, jax.Array)
+        np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+    with pytest.raises(OperandError, match="DynamicJaxprTracer is not"):
+        jax.jit(own)(jnp.asarray(X))
+    changed = made("decayed", "cpu", tmp_path, dtypes=["float32"])
+    with pytest.raises(OperandError, match="state is read-only"):
+        changed(jnp.ones(5), jnp.ones(5))

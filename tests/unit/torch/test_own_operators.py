@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 from example_kernels import agree, expected, kernel, module
-from structured_kernels import made
+from structured_kernels import made, operands
 
 import autotune
+from autotune.core.errors import OperandError
 
 torch: Any = pytest.importorskip("torch")
 
+thorough = pytest.mark.thorough
 NAMES = ("softmax", "layer_norm", "spmv", "bitonic_step", "quantisation")
 """One output, several with a scalar, sizes from expressions, in place, integers."""
 
@@ -30,7 +32,7 @@ FEW = ("layer_norm", "bitonic_step")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(each, marks=[] if each in FEW else pytest.mark.thorough) for each in NAMES],
+    [pytest.param(each, marks=[] if each in FEW else thorough) for each in NAMES],
 )
 def test_an_operator_is_what_pytorch_wants(name: str) -> None:
     example = module(name)
@@ -48,6 +50,40 @@ def test_an_operator_is_what_pytorch_wants(name: str) -> None:
     arrays = tuple(each.numpy() for each in several)
     agree(arrays, expected(example, given), 1e-12, least=name == "quantisation")
     assert (found is None) is in_place
+
+
+STRUCTURED = ("normalised", "decayed", "largest")
+"""Several outputs, in place with an integer, single numbers."""
+
+
+@pytest.mark.filterwarnings("ignore")  # PyTorch's, of tracing
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=[] if each == "decayed" else thorough) for each in STRUCTURED],
+)
+def test_a_kernel_takes_tensors_as_they_are(name: str) -> None:
+    own = made(name, "cpu", None)
+    inputs, scalars, wanted = operands(name)
+    tensors = [torch.from_numpy(each.copy()) for each in inputs]
+    found = own(*tensors, **scalars)
+    several = found if isinstance(found, tuple) else (found,)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for got, want in zip(several, wanted, strict=True):
+        assert isinstance(got, torch.Tensor)
+        np.testing.assert_allclose(got.numpy(), want, rtol=1e-12)
+    if name == "decayed":
+        assert found is tensors[0]
+    else:
+        out = tuple(map(torch.empty_like, several))
+        assert own(*tensors, out=out)[0].data_ptr() == out[0].data_ptr()
+        np.testing.assert_allclose(out[-1].numpy(), wanted[-1], rtol=1e-12)
+        assert isinstance(own(*inputs)[0], np.ndarray)
+        assert isinstance(own(torch.nn.Parameter(tensors[0]))[0], torch.Tensor)
+    with pytest.raises(OperandError, match="must not be traced by PyTorch"):
+        torch.jit.trace(lambda *given: own(*given), tuple(tensors))
+    for wrong in (tensors[0].to("meta"), tensors[0].to_sparse()):
+        with pytest.raises(OperandError, match="such as NumPy can view, and Tensor is not: can't"):
+            own(wrong, *tensors[1:])
 
 
 def test_a_compiled_program_has_gradients_by_the_users_rule() -> None:
