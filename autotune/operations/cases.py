@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+
 from autotune.core.dtypes import DEFAULT_DTYPE, ELEMENTS
-from autotune.core.errors import InputError
+from autotune.core.errors import ExpressionError, InputError
 from autotune.operations.accuracy import ACCURACIES
 from autotune.operations.formula import Formula
 from autotune.operations.hard import DRAWS, POSITIVE, SUBNORMAL
@@ -230,7 +232,8 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
 
     Those are the smallest cases whose operands all have `_SOME` elements, one of padded rows and
     one of others, or those that come closest; none where the operation is of finite numbers alone,
-    or of triangles, or its user makes the operands, or none that is read is of floating type.
+    or of triangles, or none that is read is of floating type. Operands that its user makes stay:
+    sorted keys and definite matrices hold no NaN.
 
     Args:
         problem: its own sizes do not matter.
@@ -245,16 +248,30 @@ def special_cases(problem: Problem, cases: Iterable[Case]) -> tuple[Case, ...]:
     by_padding: dict[bool, list[Case]] = {}
     result = problem.defined.result
     masked = isinstance(result, Formula) and result.is_masked
-    floating = any(
-        ELEMENTS[each.dtype].kind in ("floating", "complex")
+    floating = {
+        each.name
         for each in problem.operands
-        if each.read or not each.written
-    )
-    defined = problem.defined
-    none = defined.finite or masked or not floating or defined.content is not None
-    for case in () if none else cases:
+        if ELEMENTS[each.dtype].kind in ("floating", "complex") and (each.read or not each.written)
+    }
+    for case in () if problem.defined.finite or masked or not floating else cases:
         by_padding.setdefault(case.padding > 0, []).append(case)
-    return tuple(min(alike, key=size).drawn_from(SPECIAL) for alike in by_padding.values())
+    found = [min(alike, key=size) for alike in by_padding.values()]
+    if found and floating <= _made_by_user(problem, found[0]):
+        return ()
+    return tuple(case.drawn_from(SPECIAL) for case in found)
+
+
+def _made_by_user(problem: Problem, case: Case) -> set[str]:
+    """The operands that the user's function makes, of which there may be none, or all."""
+    content, here = problem.defined.content, problem.with_sizes(*case.sizes)
+    if content is None:
+        return set()
+    known = {**here.sizes, "dtype": here.dtype, "rng": np.random.default_rng(0)}
+    try:
+        made = content.call(known)
+    except ExpressionError:  # which the case tells
+        made = {each.name: None for each in problem.operands}
+    return {*made} if isinstance(made, Mapping) else set()
 
 
 def _stretched(problem: Problem) -> Iterator[tuple[int, ...]]:

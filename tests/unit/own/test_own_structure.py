@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from own_kernels import BRIEF
-from structured_kernels import DESCRIBED, made, operands
+from structured_kernels import DESCRIBED, FUNCTIONS, made, operands, sparse
 
 import autotune
 from autotune.arrays.host import check_operands
@@ -19,7 +19,7 @@ from autotune.core.errors import InputError, OperandError, OperandTypeError, Pro
 from autotune.exporting.exportable import ROW
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.nvrtc import compile_cuda
-from autotune.operations.cases import Case
+from autotune.operations.cases import Case, cases_of, special_cases
 from autotune.operations.verification import Check
 from autotune.own.tracing import restriction_text
 from autotune.space import Expression
@@ -88,6 +88,32 @@ def test_a_reference_and_a_call_take_sizes_by_name(ranked: Any, tmp_path: Path) 
     rows = np.frombuffer(file.read_bytes(), ROW)
     assert len(rows) == 5
     assert (np.diff(rows["expected"]) <= 0).all()
+
+
+def test_operands_that_inputs_leaves_hold_nan_and_infinity(tmp_path: Path) -> None:
+    problem = made("spmv", "cpu", tmp_path).problem(M=50, N=40, Z=300, dtype="float64")
+    (case, *_) = special_cases(problem, cases_of(problem))
+    check = Check(case, problem, np.random.default_rng(2))
+    indptr, _, values, *_ = check.operands
+    assert (np.diff(indptr) >= 0).all()
+    assert np.isnan(values).any()
+
+    def right(indptr: Any, indices: Any, values: Any, x: Any, y: Any) -> None:
+        with np.errstate(all="ignore"):
+            FUNCTIONS["spmv"](indptr, indices, values, x, y, 1)
+
+    def careless(indptr: Any, indices: Any, values: Any, x: Any, y: Any) -> None:
+        right(indptr, indices, np.nan_to_num(values), x, y)
+
+    assert check.run(right, "ieee").right
+    assert "say finite = true" in check.run(careless, "ieee").reason
+
+    def whole(rng: Any, M: Any, N: Any, Z: Any) -> Any:
+        return {**sparse(rng, M, N, Z), "values": rng.random(Z), "x": rng.random(N)}
+
+    for said in ({"finite": True}, {"inputs": whole}):
+        problem = made("spmv", "cpu", tmp_path, **said).problem(M=50, N=40, Z=300)
+        assert special_cases(problem, cases_of(problem)) == ()
 
 
 def test_what_a_reference_takes_is_there() -> None:
