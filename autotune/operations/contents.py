@@ -120,17 +120,26 @@ class Drawn:
             rng: draws the operands.
 
         Raises:
-            InputError: elements of a type come out equal, which shows nothing.
+            InputError: elements of a type come out equal, which shows nothing; or the user's
+                reference fails.
         """
         if not case.special:
-            with np.errstate(all="ignore"):
-                return cls._of(case, problem, rng)
+            try:
+                with np.errstate(all="ignore"):
+                    return cls._of(case, problem, rng)
+            except ExpressionError as error:
+                if case.sizes == problem.shape:
+                    raise
+                raise InputError(
+                    f"{problem.operation} {case.told(problem.defined.sizes)}: {error}; "
+                    "restrictions say which sizes are right"
+                ) from error
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of NaN and infinity
             try:
                 return cls._of(case, problem, rng)
             except ExpressionError:  # a function that takes finite numbers alone
-                return cls._of(case.drawn_from("uniform"), problem, rng)
+                return cls.of(case.drawn_from("uniform"), problem, rng)
 
     @classmethod
     def _of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:

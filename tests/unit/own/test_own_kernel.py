@@ -636,6 +636,16 @@ def test_what_is_wrong_with_a_reference_is_one_line(body: str, message: str) -> 
         Check(Case(3, 2), operation.at((3, 2)), np.random.default_rng(0))
 
 
+def test_a_reference_of_some_sizes_alone_says_which_it_fails_at() -> None:
+    """Restrictions keep verification from the others."""
+    reference = PythonReference("f", "def f(A, M, N):\n    return A[:, : 1 // (M <= N)]\n")
+    operands = (Operand("A", ("M", "N")), Operand("C", ("M", "N"), True))
+    operation = Operation("copy", ("M", "N"), operands, reference, "M")
+    told = r"^copy at 3x2 \(M=3, N=2\): reference 'f' fails: .*; restrictions say which sizes"
+    with pytest.raises(InputError, match=told):
+        Check(Case(3, 2), operation.at((30, 40)), np.random.default_rng(0))
+
+
 def first_of(A: Any) -> Any:
     return A[0, 70000]
 
