@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.cli.outputs import check_outputs
+from autotune.cli.own_kernels import unused_folders
 from autotune.cli.parser import CommandResult, common
 from autotune.cli.records import (
     Here,
@@ -87,7 +89,11 @@ def add_cache(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     add("verify", _verify, "check the file, what it holds and what that refers to")
     prune = add("prune", _prune, "remove records that a better one has replaced")
     prune.add_argument(
-        "--days", type=int, metavar="N", help="remove measurements older than this, too"
+        "--days",
+        type=int,
+        metavar="N",
+        help="remove measurements older than this, too, and folders of kernels of your own that "
+        "were not used since and that no record is of",
     )
     prune.add_argument("--dry-run", action="store_true", help="only say what would be removed")
     add("path", _path, "print where the cache is")
@@ -275,21 +281,30 @@ def _prune(args: argparse.Namespace) -> CommandResult:
     cache = user_cache(args.cache)
     replaced = superseded(cache.records(target=args.target), Here(args.families).is_current)
     measurements = 0
+    folders: list[Path] = []
     if args.days is not None:
-        before = (datetime.now(UTC) - timedelta(days=args.days)).isoformat()
+        before = datetime.now(UTC) - timedelta(days=args.days)
         forget = cache.count_measurements if args.dry_run else cache.delete_measurements
-        measurements = forget(before=before)
+        measurements = forget(before=before.isoformat())
+        gone = {record.id for record in replaced}
+        kept = (record for record in cache.records() if record.id not in gone)
+        folders = unused_folders(args.cache, kept, before.timestamp())
     if not args.dry_run:
         cache.delete(record.id for record in replaced)
+        for folder in folders:  # whoever needs one again writes it again
+            shutil.rmtree(folder, ignore_errors=True)
     verb = "would remove" if args.dry_run else "removed"
     lines = [f"{record.id}  {_problem_label(record)}" for record in replaced]
+    lines += map(str, folders)
+    told = f", {counted(len(folders), 'folder')}" if folders else ""
     lines.append(
-        f"{verb} {counted(len(replaced), 'superseded record')} and "
+        f"{verb} {counted(len(replaced), 'superseded record')}{told} and "
         f"{counted(measurements, 'measurement')} from {cache.path}"
     )
     document: dict[str, Any] = {
         "removed": [record.to_json() for record in replaced],
         "measurements": measurements,
+        "folders": [str(folder) for folder in folders],
         "dry_run": args.dry_run,
     }
     return CommandResult(document, "\n".join(lines))

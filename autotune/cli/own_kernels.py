@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,24 @@ def _cached(cache: str | None) -> dict[str, list[Path]]:
     for each in found:
         known.setdefault(each.name.rpartition("-")[0], []).append(each)
     return known
+
+
+def unused_folders(
+    cache: str | None, records: Iterable[TuningRecord], before: float
+) -> list[Path]:
+    """The folders of kernels in the cache that nobody has used since, and that no record is of.
+
+    Args:
+        cache: the user's.
+        records: those that stay.
+        before: seconds since the epoch.
+    """
+    known = _cached(cache)
+    of_digests = {each.family_digest: each for each in records if each.operation in known}
+    origins = [_origin(each, known[each.operation]) for each in of_digests.values()]
+    kept = {folder for origin in origins for folder in origin.values()}
+    every = (folder for folders in known.values() for folder in folders)
+    return [each for each in every if each not in kept and each.stat().st_mtime < before]
 
 
 def _defined(given: Sequence[Path]) -> set[tuple[str, str]]:

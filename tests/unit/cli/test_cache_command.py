@@ -260,7 +260,12 @@ def test_prune(cache: TuningCache) -> None:
     row = (new.candidate, Measurement(Outcome.OK, 1.0, (1.0, 1.0), 3))
     cache.add_measurements("study", FINGERPRINT, Gemm(64, 64, 64), "cpu", [row])
     dry = run("prune", "--days", "0", "--dry-run")
-    assert dry.document == {"removed": [old.to_json()], "measurements": 1, "dry_run": True}
+    assert dry.document == {
+        "removed": [old.to_json()],
+        "measurements": 1,
+        "folders": [],
+        "dry_run": True,
+    }
     assert "would remove 1 superseded record and 1 measurement from " in dry.text
     assert len(cache.records()) == 3
     assert run("prune", "--days", "30").document["measurements"] == 0

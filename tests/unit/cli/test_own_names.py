@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,24 @@ def test_records_and_studies_find_the_files_they_were_made_from(
     assert f"record {old.id} must have its files in a folder doubled-*" in error
     assert error.count("\n") == 1
     assert main(["report", old.id, "-o", str(tmp_path / "page.html")]) == 0
+
+
+def test_prune_removes_folders_that_nobody_uses(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, third = (version(*each) for each in ((product,), (total,), (product, halves)))
+    first.tune(N=24)
+    old = time.time() - 10 * 86400
+    for folder in (first.folder, second.folder):
+        os.utime(folder, (old, old))
+    assert third.folder.is_dir()
+    for words in (("--days", "20"), (), ("--days", "5", "--dry-run")):
+        assert "superseded record" in printed(capsys, "cache", "prune", *words)
+        assert second.folder.is_dir()
+    document = json.loads(printed(capsys, "cache", "prune", "--days", "5", "--json"))
+    assert document["folders"] == [str(second.folder)]
+    assert not second.folder.exists()
+    assert first.folder.is_dir()  # which a record is of
+    assert third.folder.is_dir()
+    assert version(total).folder.is_dir()  # as it was
 
 
 def test_a_folder_of_the_user_wins_over_the_cache(
