@@ -52,6 +52,8 @@ _COMMANDS: Mapping[str, tuple[str, str]] = {
 """The module of each command, whose `add_NAME` adds it, and what it does: only the module of the
 command given is imported."""
 
+_MEANT = "; 'families' lists kernels, your own by name, and 'cache list' what is tuned"
+
 _DESCRIPTION = "Generates, prunes, searches, verifies and caches GEMM kernels."
 
 _GREETING = f"""\
@@ -164,7 +166,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if is_common(arguments[0]):
         parser.error(f"COMMAND is missing: one of {', '.join(_COMMANDS)}")
     if not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
-        parser.error(must_be("COMMAND", arguments[0], list(_COMMANDS)))
+        hint = _MEANT if arguments[0] in ("list", "ls") else ""
+        parser.error(must_be("COMMAND", arguments[0], list(_COMMANDS)) + hint)
     args, unknown = parser.parse_known_args(arguments)
     if unknown:
         args.parser.unknown(unknown)

@@ -165,6 +165,11 @@ def test_what_was_meant_is_said(
     assert f"did you mean {meant!r}?" in refused(capsys, *arguments)
 
 
+def test_a_list_is_of_kernels_or_of_what_is_tuned(capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, "list")
+    assert "got 'list'; 'families' lists kernels, your own by name, and 'cache list' what" in told
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
