@@ -200,15 +200,17 @@ class Exportable:
     def names(self) -> dict[str, Any]:
         """Names in templates of exported files, whatever the target."""
         problem, record, defined = self.problem, self.record, self.problem.defined
-        operand = ELEMENTS[problem.dtype]
+        operand, call = ELEMENTS[problem.dtype], ExportedCall.of(problem)
+        summary = plain(defined.summary).rstrip(".")
+        said = summary not in ("", plain(call.statement))
         return {
             "name": self.name,
             "entry": problem.operation,
-            "summary": plain(defined.summary) or plain(problem.operation),
+            "summary": summary if said else plain(problem.operation),
             "problem": problem,
             "product": self.product,
             "unchecked": self.unchecked,
-            "call": ExportedCall.of(problem),
+            "call": call,
             "checked": checked_scalars(defined),
             "operand": operand,
             "result": ELEMENTS[problem.result_dtype],

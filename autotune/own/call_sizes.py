@@ -55,9 +55,10 @@ def sizes_of_call(
     sizes = operation.solve([(each.shape, shapes[each.name]) for each, _ in given], sizes)
     for name in operation.sizes:
         if name not in sizes:
+            names = ", ".join(each.name for each in made)
             raise OperandError(
-                f"{operation.name}: no input says what {name} is: pass {name}= "
-                f"or out={operation.output.name}"
+                f"{operation.name}: no input says what {name} is: pass {name}= or "
+                + (f"out={names}" if len(made) == 1 else f"out=({names})")
             )
     for operand, _ in given:
         _check(operation, operand, shapes[operand.name], sizes)

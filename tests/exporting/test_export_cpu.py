@@ -178,6 +178,10 @@ def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
     folder = export(made, tmp_path / "out", "--families", str(families))
     program = build(folder)
     (expected,) = folder.glob("*.expected")
+    (header,) = folder.glob("*.h")
+    if case in ("damped_rows", "decayed"):  # what it does, or its name where nothing says it
+        summary = "Every element damped" if case == "damped_rows" else case
+        assert f": {summary}, on one thread" in header.read_text()
     done = subprocess.run([program, expected], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "right" in done.stdout

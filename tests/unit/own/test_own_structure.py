@@ -116,6 +116,12 @@ def test_operands_that_inputs_leaves_hold_nan_and_infinity(tmp_path: Path) -> No
         assert special_cases(problem, cases_of(problem)) == ()
 
 
+def test_what_says_a_size_of_several_outputs_is_all_of_them(tmp_path: Path) -> None:
+    operation = made("normalised", "cpu", tmp_path, out={"Y": "MxN", "mean": "K", "scale": "K"})
+    with pytest.raises(OperandError, match=r"pass K= or out=\(Y, mean, scale\)"):
+        operation(np.ones((3, 4)))
+
+
 def test_what_a_reference_takes_is_there() -> None:
     with pytest.raises(InputError, match="it must be one of state, drive, steps, N, got 'K'"):
         made("decayed", "cpu", Path(), reference=largest)
