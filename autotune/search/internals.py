@@ -50,6 +50,10 @@ def storage_of(study: optuna.Study) -> BaseStorage:
     return study._storage
 
 
+_received: list[int] = []
+"""Signals that have arrived inside a block of `deferred_interrupt`."""
+
+
 @contextmanager
 def deferred_interrupt() -> Iterator[None]:
     """Deliver a signal of `SIGNALS` that arrives inside the block when the block has ended.
@@ -61,9 +65,8 @@ def deferred_interrupt() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    received: list[int] = []
     previous = {
-        number: signal.signal(number, lambda number, frame: received.append(number))
+        number: signal.signal(number, lambda number, frame: _received.append(number))
         for number in SIGNALS
         if signal.getsignal(number) is not signal.SIG_IGN
     }
@@ -73,8 +76,15 @@ def deferred_interrupt() -> Iterator[None]:
         for number, handler in previous.items():
             # None: the handler was not installed from Python and cannot be put back from here.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
-        for arrived in received:
-            signal.raise_signal(arrived)
+        arrived = _received[:]
+        _received.clear()
+        for each in arrived:
+            signal.raise_signal(each)
+
+
+def interrupt_waits() -> bool:
+    """A signal has arrived inside a block of `deferred_interrupt`, which should end soon."""
+    return bool(_received)
 
 
 class _Muted(threading.local):

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
 from optuna.trial import TrialState
 
@@ -182,9 +182,7 @@ def journal_path(folder: Path, name: str) -> Path:
 
 def close_storage(storage: BaseStorage) -> None:
     """Close the connections to a database."""
-    if isinstance(storage, RDBStorage):
-        storage.remove_session()
-        storage.engine.dispose()
+    storage.remove_session()
 
 
 def slug(name: str) -> str:

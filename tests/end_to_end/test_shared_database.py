@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from optuna.exceptions import StorageInternalError
+from optuna.storages import RDBStorage
+from sqlalchemy.exc import OperationalError
 
 from autotune import Gemm, MatchQuality, load, tune
 from autotune.core.errors import CacheError, StudyError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.effort import Effort
-from autotune.search import open_study
+from autotune.search import database, open_study
 from autotune.space import SearchSpace
 from autotune.tuning.context import TuningContext
 from autotune.tuning.settings import Run
@@ -190,8 +193,94 @@ def test_two_workers_share_a_study(server: Server, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_server_that_goes_away_is_one_line(server: Server, tmp_path: Path) -> None:
+RESTARTED = """
+    import json, sys
+    from pathlib import Path
+    from autotune.core.measurement import Measurement, Outcome
+    from autotune.search import open_study
+    from autotune.space import SearchSpace
+
+    space = SearchSpace({"x": range(40), "y": range(5)})
+    told = []
+    storage, seed = sys.argv[1:]
+    with open_study(space, storage, "restarted", Path("."), "random", int(seed)) as study:
+        print("ready", flush=True)
+        sys.stdin.readline()
+        while (proposal := study.ask()) is not None:
+            row = space.index(proposal.candidate)
+            assert study.tell(proposal, Measurement(Outcome.OK, 1.0 + row, (1.0, 1.0), 3))
+            told.append(row)
+            print("told", flush=True)
+    print(json.dumps(told))
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_restarts_is_waited_for(server: Server, tmp_path: Path) -> None:
+    """Twice, whatever three workers are about: every row is told once, and the wait is said."""
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(RESTARTED), server.url, str(seed)],
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(3)
+    ]
+    try:
+        begin_together(workers)
+        for _ in range(2):
+            for worker in workers:
+                assert worker.stdout is not None
+                assert [worker.stdout.readline() for _ in range(5)] == ["told\n"] * 5
+            server.stop()
+            server.start()
+        said = [worker.communicate(timeout=300) for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            with worker:
+                pass
+    assert [worker.returncode for worker in workers] == [0, 0, 0], said
+    rows = [row for out, _ in said for row in json.loads(out.splitlines()[-1])]
+    assert sorted(rows) == list(range(200))
+    lines = [each.splitlines() for _, each in said]
+    assert any(lines)
+    assert all(len(each) <= 2 for each in lines), lines
+    assert all("does not answer" in line for each in lines for line in each), lines
+    space = SearchSpace({"x": range(40), "y": range(5)})
+    with open_study(space, server.url, "restarted", tmp_path) as study:
+        assert len(study.measured()) == 200
+        assert sum(trial.state == "COMPLETE" for trial in study.trials) == 200
+
+
+def test_an_end_whose_confirmation_is_lost_is_one(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ends a trial and goes away: who tells it again hears that it is told."""
+    ended = RDBStorage.set_trial_state_values
+
+    def end_and_lose(self: RDBStorage, *args: Any, **kwargs: Any) -> bool:
+        ended(self, *args, **kwargs)
+        monkeypatch.setattr(RDBStorage, "set_trial_state_values", ended)
+        lost = OperationalError("COMMIT", {}, Exception("the connection is lost"))
+        raise StorageInternalError("") from lost
+
+    with open_study(SPACE, server.url, "unconfirmed", tmp_path) as study:
+        proposal = study.ask()
+        assert proposal is not None
+        monkeypatch.setattr(RDBStorage, "set_trial_state_values", end_and_lose)
+        assert study.tell(proposal, Measurement(Outcome.OK, 1e-3, (1e-3, 1e-3), 3))
+        assert [trial.state for trial in study.trials] == ["COMPLETE"]
+
+
+def test_a_server_that_goes_away_is_one_line(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was told before is kept, and the study goes on when the server is back."""
+    monkeypatch.setattr(database, "PATIENCE_S", 0.5)
     ok = Measurement(Outcome.OK, 1e-3, (1e-3, 1e-3), 3)
     study = open_study(SPACE, server.url, "interrupted", tmp_path)
     proposal = study.ask()
