@@ -24,7 +24,7 @@ def add_convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "CSV, Parquet, Arrow), Kernel Tuner's caches and lists of results, T4 results, KTT's "
         "results, replay files, and spaces of the T1 schema, also as .gz. The format written "
         "follows from the name: .json (a sweep), .csv, .parquet, .arrow, .kt.json (a Kernel Tuner "
-        "cache), .t4.json, .ktt.json, each also with .gz.",
+        "cache), .t4.json, .ktt.json, .t1.json (a space alone), each also with .gz.",
     )
     parser.add_argument("source", type=Path, metavar="FILE", help="a recording, or a space")
     parser.add_argument("target", type=Path, metavar="TARGET", help="the file to write")

@@ -354,7 +354,7 @@ def _text(rows: Sequence[tuple[RecordedSpace, str, Summary]], seeds: int) -> str
 def _described(recorded: RecordedSpace) -> str:
     unit = f" {recorded.unit}" if recorded.unit else ""
     device = f", {recorded.device}" if recorded.device else ""
-    note = f"; the file is {recorded.note}" if recorded.note else ""
+    note = f"; {recorded.note}" if recorded.note else ""
     return (
         f"{recorded.name}: {recorded.size:,} configurations, {recorded.failures:,} of them "
         f"failing, optimum {recorded.optimum:.4g}{unit}{device}{note}"

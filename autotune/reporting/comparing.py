@@ -321,7 +321,9 @@ class Comparison:
             columns = ("space", "configuration", "value", "ahead by")
             title = "Isolated configurations: far ahead of every neighbour"
             tables.append(Table("isolated", title, columns, lonely, columns[2:]))
+        notes = [f"{one.name}: {one.note}." for one in self.recordings if one.note]
         text = (
+            *notes,
             "A configuration is isolated if it is among the fastest hundredth and a tenth faster "
             "than every recorded one that differs in one parameter: a true optimum or a glitch, "
             "which only more measurements can tell. All of them count in the scores.",

@@ -20,6 +20,7 @@ WRITERS: Mapping[str, Callable[[Recording], str | bytes]] = {
     "kernel-tuner": kernel_tuner.write_kernel_tuner,
     "t4": t4.write_t4,
     "ktt": ktt.write_ktt,
+    "t1": ktt.write_t1,
 }
 """Formats that can be written, by name."""
 
@@ -27,6 +28,7 @@ _ENDS: Mapping[str, str] = {
     ".kt.json": "kernel-tuner",
     ".t4.json": "t4",
     ".ktt.json": "ktt",
+    ".t1.json": "t1",
     ".json": "sweep",
     ".csv": "csv",
     ".parquet": "parquet",
@@ -84,5 +86,7 @@ def convert(source: Path | str, target: Path | str, to: str | None = None) -> st
         content = WRITERS[chosen](recording)
     packed = content.encode() if isinstance(content, str) else content
     deliver(target, gzip.compress(packed, mtime=0) if target.suffix == ".gz" else packed)
+    if chosen == "t1":
+        return "a T1 file has the space alone, and no measurements"
     lost = recording.device or recording.subject or recording.provenance
     return "CSV has no place for the device and provenance" if chosen == "csv" and lost else ""

@@ -124,6 +124,12 @@ def _content(path: Path) -> bytearray:
 def _read(content: str, name: str) -> Recording:
     if tables.is_csv(content):
         return tables.read_csv(content, name)
+    if tables.is_foreign_csv(content):
+        raise InputError(
+            f"a CSV file must have the columns of a sweep, {', '.join(tables.CSV_COLUMNS[:4])} "
+            f"and so on, got {shown(content.partition(chr(10))[0])}: rename them, or write a "
+            "replay file"
+        )
     values = sum(content.count(mark) for mark in ",[{")
     if values > MOST_VALUES:
         raise InputError(

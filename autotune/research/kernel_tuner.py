@@ -189,7 +189,9 @@ def write_kernel_tuner(recording: Recording) -> str:
     found = {name: list(own) for name, own in values.items()}
     spaces = foreign.part(recording, "spaces")
     own = checks.mapping("spaces", spaces.get("", {})).get("parameters")
-    declared = own if isinstance(own, dict) and own.keys() == found.keys() else found
+    declared: dict[str, Any] = found
+    if isinstance(own, dict) and own.keys() == (found or own).keys():  # a space alone has none
+        declared = own
     reader = _Entries(list(declared), declared, unit=recording.unit)
     if taken := next((name for name in declared if name in _TAKEN), ""):
         raise InputError(f"a parameter must not be called {taken!r}, as a key is: rename it")

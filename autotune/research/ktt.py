@@ -12,9 +12,12 @@ from contextlib import suppress
 from typing import Any
 
 from autotune.core import checks
+from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
 from autotune.research import foreign
 from autotune.research.space import Entry, Recording, as_json, rescaled
+from autotune.space.document import read_spaces
+from autotune.space.expression import Expression
 
 STATUS: Mapping[str, str] = {
     "Ok": Outcome.OK,
@@ -175,12 +178,65 @@ def read_t1(document: Mapping[str, Any], name: str) -> Recording:
     for number, each in enumerate(checks.sequence(key, space.get("Conditions") or [])):
         one = checks.mapping(f"{key}[{number}]", each)
         expression = one.get("Expression")
-        rules.append({"expr": checks.line(f"{key}[{number}].Expression", expression)})
+        rule = {"expr": checks.line(f"{key}[{number}].Expression", expression)}
+        rules.append(rule | ({"reason": reason} if (reason := one.get(foreign.OURS)) else {}))
     kernel = document.get("KernelSpecification")
     own = {"t1": {"KernelSpecification": kernel}} if kernel else {}
-    spaces = {"": {"parameters": parameters, "restrictions": rules}}
+    spaces = {"": {"parameters": parameters} | ({"restrictions": rules} if rules else {})}
     # Of no times, the unit is of no matter.
-    return Recording((), name, unit="s", format="T1 space", provenance={"spaces": spaces, **own})
+    recording = Recording(
+        (), name, unit="s", format="T1 space", provenance={"spaces": spaces, **own}
+    )
+    return foreign.known(recording, document.get(foreign.OURS))
+
+
+_T1_TYPES = {bool: "bool", int: "int", float: "float", str: "string"}
+"""T1's words for types of values, each wider than those before it."""
+
+
+def write_t1(recording: Recording) -> str:
+    """The space of a recording in the T1 schema, which has no place for measurements.
+
+    Raises:
+        InputError: it declares no space, several, or one that takes more than parameters and
+            restrictions.
+    """
+    spaces = foreign.part(recording, "spaces")
+    if len(spaces) != 1:
+        kind = f"one of {len(spaces)} families" if spaces else f"a {recording.format} without"
+        raise InputError(f"a T1 file is of one declared space, got {kind}: sweep one family")
+    ((family, space),) = spaces.items()
+    parts = checks.mapping(f"spaces.{family}", space)
+    rules = parts.get("restrictions", [])
+    if more := [name for name in ("definitions", "constants") if parts.get(name)]:
+        raise InputError(
+            f"a T1 file has parameters and restrictions, and this space has {more[0]} too: write "
+            "a sweep (.json)"
+        )
+    read_spaces(spaces)
+    parameters = [
+        {
+            "Name": name,
+            "Type": _T1_TYPES[max(map(type, values), key=list(_T1_TYPES).index)],
+            "Values": repr(list(values)),
+        }
+        for name, values in parts["parameters"].items()
+    ]
+    document = {
+        **foreign.part(recording, "t1"),
+        **foreign.about(recording, "t1", "spaces"),
+        "ConfigurationSpace": {
+            "TuningParameters": parameters,
+            "Conditions": [_condition(rule) for rule in rules],
+        },
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _condition(rule: Mapping[str, Any]) -> dict[str, Any]:
+    names = list(Expression.parse(rule["expr"]).ordered_names)
+    reason = {foreign.OURS: rule["reason"]} if rule.get("reason") else {}
+    return {"Parameters": names, "Expression": rule["expr"], **reason}
 
 
 def _literals(where: str, text: object) -> list[Any]:

@@ -108,7 +108,8 @@ class Recording:
 
     Attributes:
         entries: what was measured, in the order of the file; to be read once.
-        subject: `operation`, `problem`, `target` and `study`, as far as the file says.
+        subject: `operation`, `problem`, `target`, `study`, and of a sweep its seed, size and
+            counts, as far as the file says.
         note: what is missing of a file that ends too early; "" of a whole one.
         provenance: how it came about, as JSON has it: `spaces` as `autotune.space.document` reads
             them, fingerprint, toolchain, state, versions, date; or what another tuner wrote.
@@ -138,7 +139,7 @@ class Recording:
         space = RecordedSpace.of(
             self.entries, name=self.name, unit=self.unit, device=self.device, format=self.format
         )
-        return replace(space, note=self.note)
+        return replace(space, note="; ".join(filter(None, (self.note, space.note))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +153,7 @@ class RecordedSpace:
         unit: of the values: "s", "ms", "us", "ns", or "" where the file does not say.
         device: where it was measured; "" where the file does not say.
         format: what kind of file it came from.
-        note: see `Recording`.
+        note: see `Recording`; and how many configurations were recorded again.
         seconds: wall time of each evaluation, by row; None where some are not known.
         noise: of the values: the median over the configurations of `Entry.noise`.
     """
@@ -189,6 +190,7 @@ class RecordedSpace:
         families: dict[str, _Family] = {}
         noises = array("d")
         inside = (entry for entry in entries if entry.outcome != OUTSIDE)
+        count = 0
         for count, entry in enumerate(inside, start=1):
             if count > MOST_CONFIGURATIONS:
                 raise InputError(f"more than {MOST_CONFIGURATIONS:,} configurations are recorded")
@@ -212,6 +214,7 @@ class RecordedSpace:
             else SpaceUnion(dict(zip(found, spaces, strict=True)))
         )
         seconds = np.concatenate(times)
+        again = count - len(seconds)
         return cls(
             name=checks.line("name", name),
             space=space,
@@ -219,6 +222,7 @@ class RecordedSpace:
             unit=checks.line("unit", unit),
             device=checks.line("device", device),
             format=format,
+            note=f"{again:,} recorded again, of which the first counts" if again else "",
             seconds=None if np.isnan(seconds).any() else seconds,
             noise=float(np.median(noises)) if noises else UNKNOWN_NOISE,
         )

@@ -16,8 +16,11 @@ FAILED = "failed"
 
 OUTCOMES = (*map(str, Outcome), FAILED, OUTSIDE)
 
-SUBJECT = ("operation", "problem", "target", "study")
-"""Keys of a file that say what was measured."""
+SUBJECT = (
+    *("operation", "problem", "target", "study"),
+    *("seed", "size", "wanted", "complete", "counts", "seconds"),
+)
+"""Keys of a file that say what was measured, and how much of it."""
 
 
 def entry_of(candidate: Candidate, measurement: Measurement) -> Entry:

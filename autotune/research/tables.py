@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -22,6 +23,8 @@ CSV_COLUMNS = (*_FIRST, "seconds", "samples_s", "details")
 
 _OLD_COLUMNS = ("family", "configuration", *_FIRST[1:5], "reason")
 """Those of earlier files, where the configuration is one JSON object; others had `_FIRST`."""
+
+_LONGEST_HEADER = 10_000
 
 _ABOUT = b"autotune"
 """Key of a table's metadata: what is known besides its rows, as JSON."""
@@ -79,6 +82,12 @@ def _value(cell: str) -> Any:
 def is_csv(content: str) -> bool:
     """Recognise a sweep's CSV."""
     return content.startswith((",".join(CSV_COLUMNS[:4]), ",".join(_OLD_COLUMNS[:4])))
+
+
+def is_foreign_csv(content: str) -> bool:
+    """Recognise a table of another program: its first line has names with commas or the like."""
+    first = content.lstrip()[:_LONGEST_HEADER].partition("\n")[0]
+    return bool(re.match(r"[\w\"' #.-]+[,;\t]", first))
 
 
 def read_csv(content: str, name: str) -> Recording:

@@ -26,6 +26,7 @@ from autotune.space import Expression, Restriction
 from autotune.space.document import read_spaces, write_spaces
 
 ARROW = ("parquet", "arrow")
+MEASURED_FORMS = [form for form in WRITERS if form != "t1"]
 ENDS = {
     "sweep": "r.json",
     "csv": "r.csv",
@@ -113,7 +114,7 @@ def told(entry: Entry) -> tuple[Any, ...]:
     return entry._replace(configuration=values, details=dict(entry.details))
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", MEASURED_FORMS)
 @given(data=st.data())
 def test_a_recording_comes_back_from_every_format(form: str, data: st.DataObject) -> None:
     if form in ARROW:
@@ -243,7 +244,7 @@ def read(document: object) -> Recording:
             return replace(found, entries=list(found.entries))
 
 
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize("form", MEASURED_FORMS)
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_every_dialect_goes_there_and_back_without_loss(dialect: str, form: str) -> None:
     if form in ARROW:
@@ -330,6 +331,54 @@ def test_what_is_no_time_is_refused_and_not_minimised() -> None:
         WRITERS["kernel-tuner"](named)
 
 
+def test_a_space_that_t1_has_no_place_for_is_refused(tmp_path: Path) -> None:
+    point = Entry({"x": 1}, 2.0, outcome="ok")
+    spaces = {"": {"parameters": {"x": [1]}, "restrictions": [{"expr": "x < 2", "reason": "r"}]}}
+    recording = Recording([point], "name", unit="s", provenance={"spaces": spaces})
+    assert back(recording, "t1").provenance == recording.provenance
+    bare = replace(recording, provenance={})
+    with pytest.raises(InputError, match="a T1 file is of one declared space"):
+        WRITERS["t1"](bare)
+    more = {"": {**spaces[""], "constants": {"limit": 3}}}
+    with pytest.raises(InputError, match="this space has constants too"):
+        WRITERS["t1"](replace(recording, provenance={"spaces": more}))
+    write = tmp_path / "sweep.json"
+    write.write_text(str(WRITERS["sweep"](recording)))
+    assert "no measurements" in convert(write, tmp_path / "space.t1.json")
+
+
+def test_the_head_of_a_sweep_comes_back(tmp_path: Path) -> None:
+    head = {"study": "s", "seed": 3, "size": 9, "wanted": 2, "complete": True, "seconds": 1.5}
+    document = {
+        **head,
+        "counts": {"ok": 1},
+        "measurements": [{"configuration": {"x": 1}, "outcome": "ok", "median_s": 1.0}],
+    }
+    for form in MEASURED_FORMS:
+        if form in ARROW:
+            pytest.importorskip("pyarrow")
+        there = back(read(document), form)
+        if form != "csv":
+            written = json.loads(str(WRITERS["sweep"](there)))
+            assert written["counts"] == {"ok": 1}
+            assert {key: written[key] for key in head} == head
+
+
+@pytest.mark.parametrize("text", ["x,time\n1,2.0\n", "a;b;c\n", '"block_size"\tms\n1\t2\n'])
+def test_a_foreign_table_is_called_one(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match="a CSV file must have the columns of a sweep, family, "):
+        read_recorded(path)
+
+
+def test_configurations_recorded_again_are_counted() -> None:
+    twice = [Entry({"x": 1 + row % 3}, 1.0 + row, outcome="ok") for row in range(5)]
+    recorded = Recording(twice, "name", unit="s", note="torn").space()
+    assert recorded.note == "torn; 2 recorded again, of which the first counts"
+    assert recorded.values.tolist() == [1.0, 2.0, 3.0]
+
+
 def test_arrow_is_asked_for_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingDependencyError, match=r"need pyarrow: .*arrow"):
@@ -407,10 +456,16 @@ def test_a_space_of_the_t1_schema_is_read(tmp_path: Path) -> None:
     path, swept = tmp_path / "k.t1.json", tmp_path / "k.json"
     path.write_text(json.dumps(document))
     assert len(read_space(path)) == 10
-    convert(path, swept)
-    space = read_space(swept)
-    assert isinstance(space, SearchSpace)
-    assert (len(space), len(space.restrictions)) == (10, 1)
+    for name in ("k.kt.json", "again.t1.json", "k.ktt.json", "k.json"):
+        source, swept = swept if swept.exists() else path, tmp_path / name
+        convert(source, swept)
+        space = read_space(swept)
+        assert isinstance(space, SearchSpace)
+        assert (len(space), len(space.restrictions)) == (10, 1)
+    again = json.loads((tmp_path / "again.t1.json").read_text())
+    assert again["KernelSpecification"] == document["KernelSpecification"]
+    types = [each["Type"] for each in again["ConfigurationSpace"]["TuningParameters"]]
+    assert types == ["int", "bool", "string"]
     with pytest.raises(InputError, match="no configurations are recorded"):
         read_recorded(path)
     document["ConfigurationSpace"]["TuningParameters"][0]["Values"] = "__import__('os')"
