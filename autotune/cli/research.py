@@ -271,10 +271,12 @@ def _replay_document(
     from autotune.research import expected_random_best
 
     random = recorded.optimum / expected_random_best(recorded.values, summary.budget)
-    told = ("name", "format", "note", "device", "size", "failures", "optimum", "unit")
+    told = ("name", "format", "note", "device", "size", "failures", "unit")
     return {
         "file": file,
         **{name: getattr(recorded, name) for name in told},
+        "optimum": recorded.told(recorded.optimum),
+        "objective": "time" if recorded.goal is None else recorded.goal.name,
         "sampler": sampler,
         "trials": summary.budget,
         "seeds": len(summary.scores),
@@ -307,7 +309,7 @@ def _paper_document(summary: Summary, recorded: RecordedSpace) -> dict[str, Any]
         "aggregate": paper.aggregate,
         "aggregate_s": paper.aggregate_s,
         "isolated": [
-            {"point": str(one.point), "value": one.value, "ahead": one.ahead}
+            {"point": str(one.point), "value": recorded.told(one.value), "ahead": one.ahead}
             for one in isolated(recorded)
         ],
     }
@@ -357,7 +359,7 @@ def _described(recorded: RecordedSpace) -> str:
     note = f"; {recorded.note}" if recorded.note else ""
     return (
         f"{recorded.name}: {recorded.size:,} configurations, {recorded.failures:,} of them "
-        f"failing, optimum {recorded.optimum:.4g}{unit}{device}{note}"
+        f"failing, optimum {recorded.told(recorded.optimum):.4g}{unit}{device}{note}"
     )
 
 
@@ -371,7 +373,7 @@ def _isolated(recorded: RecordedSpace) -> str:
     others = f", and {counted(len(found) - 1, 'other')}" if found[1:] else ""
     return (
         f"{recorded.name}: {found[0].ahead:.0%} ahead of every neighbour, a true optimum or a "
-        f"glitch: {found[0].point} ({found[0].value:.4g}){others}"
+        f"glitch: {found[0].point} ({recorded.told(found[0].value):.4g}){others}"
     )
 
 

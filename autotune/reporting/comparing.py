@@ -307,12 +307,17 @@ class Comparison:
         lonely: _Rows = []
         for one in self.recordings:
             paper = self.summaries[one.name, self.samplers[0]].paper
-            numbers = (one.size, one.failures, one.optimum, one.noise, paper.cut_off)
+            numbers = (one.size, one.failures, one.told(one.optimum), one.noise, paper.cut_off)
             texts = (",", ",", ".5g", ".2%", ",")
             cells = (cell(each, text) for each, text in zip(numbers, texts, strict=True))
             rows.append((one.name, one.format, one.device, one.unit, *cells))
             lonely += [
-                (one.name, str(each.point), cell(each.value, ".5g"), cell(each.ahead, ".1%"))
+                (
+                    one.name,
+                    str(each.point),
+                    cell(one.told(each.value), ".5g"),
+                    cell(each.ahead, ".1%"),
+                )
                 for each in isolated(one)
             ]
         header = ("space", "format", "device", "unit", *numeric)

@@ -161,9 +161,10 @@ class Finder:
 
     def _recorded(self, path: Path) -> Study:
         with open_recording(path) as recording:
-            if unit := "s" if recording.unit else "":
+            goal = recording.goal
+            if unit := "s" if recording.unit and goal is None else "":
                 recording = recording.in_unit(unit)
-            inside = (entry for entry in recording.entries if entry.outcome != OUTSIDE)
+            inside = (entry for entry in recording.costs() if entry.outcome != OUTSIDE)
             entries = islice(inside, MOST_TRIALS + 1)
             trials = [_recorded_trial(number, entry) for number, entry in enumerate(entries, 1)]
         if len(trials) > MOST_TRIALS:
@@ -173,6 +174,8 @@ class Finder:
             )
         subject = {"operation": "gemm", **recording.subject}
         note = f", {recording.note}" if recording.note else ""
+        if goal is not None:
+            note += f", by {goal.name}{', of which values are reciprocals' if goal.higher else ''}"
         return Study(
             name=printable(str(subject.get("study") or recording.name)),
             trials=trials,

@@ -12,9 +12,19 @@ from autotune.research import kernel_tuner, ktt, swept, t4, tables
 from autotune.research.formats import open_recording
 from autotune.research.space import Recording
 
+
+def _csv(recording: Recording) -> str:
+    if recording.goal is not None:
+        raise InputError(
+            f"a sweep's CSV is compared by times, and this recording by {recording.goal.name}: "
+            "write .json or .parquet"
+        )
+    return tables.write_csv(recording.in_unit("s").entries)
+
+
 WRITERS: Mapping[str, Callable[[Recording], str | bytes]] = {
     "sweep": swept.write_sweep,
-    "csv": lambda recording: tables.write_csv(recording.in_unit("s").entries),
+    "csv": _csv,
     "parquet": lambda recording: tables.write_arrow(recording, parquet=True),
     "arrow": lambda recording: tables.write_arrow(recording, parquet=False),
     "kernel-tuner": kernel_tuner.write_kernel_tuner,
@@ -88,5 +98,7 @@ def convert(source: Path | str, target: Path | str, to: str | None = None) -> st
     deliver(target, gzip.compress(packed, mtime=0) if target.suffix == ".gz" else packed)
     if chosen == "t1":
         return "a T1 file has the space alone, and no measurements"
+    if chosen == "ktt" and recording.goal is not None:
+        return f"KTT's results are of times: only here they are compared by {recording.goal.name}"
     lost = recording.device or recording.subject or recording.provenance
     return "CSV has no place for the device and provenance" if chosen == "csv" and lost else ""

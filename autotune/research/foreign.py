@@ -1,19 +1,19 @@
-"""Objectives and units as files of other tuners state them: a time, or refused.
+"""Objectives and units as files of other tuners state them, and what those have no place for.
 
-Replay, scores and priors minimise, so a file whose objective is no time is refused: its optimum
-would be its slowest configuration.
+Few formats say whether more is better. An objective of which that is not known is refused: its
+optimum might be its worst configuration.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from autotune.core import checks
 from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
-from autotune.research.space import Entry, Recording
+from autotune.research.space import Entry, Goal, Recording
 from autotune.research.swept import FAILED, OUTCOMES
 
 FAILED_TIME = 1e20
@@ -32,6 +32,13 @@ _SPELLINGS: Mapping[str, str] = {
     **dict.fromkeys(("us", "\u00b5s", "\u03bcs", "microsecond", "microseconds"), "us"),
     **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), "ns"),
 }
+
+HIGHER = (
+    *("GFLOP/s", "TFLOP/s", "GB/s", "TB/s", "GFLOPS/W", "TFLOPS/W", "GFLOP/J", "TFLOP/J"),
+    *("throughput", "fitness"),
+)
+LOWER = ("energy", "energy-delay", "error", "cost", "loss")
+"""Objectives of which more or less is better: Kernel Tuner's, and our own."""
 
 WORDS: Mapping[str, str] = {
     "s": "seconds",
@@ -53,10 +60,21 @@ def only(where: str, stated: object) -> str:
 
 
 def no_time(where: str, stated: object) -> InputError:
-    """The error for an objective that is no time, or for several."""
-    return checks.wrong(
-        where, 'one time (name "time" there to read the times, if the file has them)', stated
-    )
+    """The error for an objective whose direction nobody knows, or for several."""
+    rule = f'one time, or one of {", ".join((*HIGHER, *LOWER))} (name "time" there to read times)'
+    return checks.wrong(where, rule, stated)
+
+
+def goal(where: str, name: str, unit: str = "") -> Goal:
+    """The goal of an objective that is no time.
+
+    Raises:
+        InputError: nobody knows whether more of it is better.
+    """
+    known = {each.casefold(): each in HIGHER for each in (*HIGHER, *LOWER)}
+    if name.casefold() not in known:
+        raise no_time(where, name)
+    return Goal(name, unit, known[name.casefold()], f"{name} ({unit})" if unit else name)
 
 
 def is_time(name: str) -> bool:
@@ -173,6 +191,7 @@ def about(recording: Recording, *native: str) -> dict[str, Any]:
         "subject": dict(recording.subject),
         "provenance": {key: part for key, part in parts if key not in native},
         "native": [key for key in native if key in recording.provenance],
+        "goal": recording.goal and asdict(recording.goal),
     }
     return {OURS: {name: part for name, part in known.items() if part}}
 
@@ -189,8 +208,10 @@ def known(recording: Recording, stored: object) -> Recording:
     native = checks.sequence(f"{OURS}.native", kept.get("native", []))
     provenance = {key: part for key, part in recording.provenance.items() if key in native}
     provenance |= checks.mapping(f"{OURS}.provenance", kept.get("provenance", {}))
+    goal: Goal | None = checks.checked(kept.get("goal"), Goal | None, f"{OURS}.goal")
     return replace(
         recording,
+        goal=goal or recording.goal,
         name=checks.line(f"{OURS}.name", kept.get("name", recording.name)),
         subject=checks.mapping(f"{OURS}.subject", kept.get("subject", {})),
         provenance=provenance,

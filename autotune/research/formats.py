@@ -19,7 +19,8 @@ from autotune.core.printable import printable, shown
 from autotune.core.reading import open_regular
 from autotune.research import kernel_tuner, ktt, swept, t4, tables
 from autotune.research.foreign import failed, time_unit
-from autotune.research.space import Entry, RecordedSpace, Recording
+from autotune.research.foreign import goal as foreign_goal
+from autotune.research.space import Entry, Goal, RecordedSpace, Recording
 from autotune.space import SearchSpace, SpaceUnion
 from autotune.space.document import read_spaces
 
@@ -193,6 +194,7 @@ def read_replay(document: Mapping[str, Any], name: str) -> Recording:
     if missing:
         raise InputError(f"expected the key `{missing[0]}` beside `configurations`")
     columns = checks.names("columns", document["columns"])
+    unit, goal = _replayed_unit(document.get("objective", ""))
     rows = checks.sequence("configurations", document["configurations"])
     times = checks.sequence("times", document["times"])
     if len(times) != len(rows):
@@ -200,15 +202,18 @@ def read_replay(document: Mapping[str, Any], name: str) -> Recording:
             f"times: expected one for each of {len(rows)} configurations, got {len(times)}"
         )
     return Recording(
-        _replayed(columns, rows, times),
+        _replayed(columns, rows, times, goal),
         name=checks.line("name", document.get("name", name)),
-        unit=_replayed_unit(document.get("objective", "")),
+        unit=unit,
+        goal=goal,
         device=checks.line("device", document.get("device", "")),
         format="replay file",
     )
 
 
-def _replayed(columns: list[str], rows: list[Any], times: list[Any]) -> Iterator[Entry]:
+def _replayed(
+    columns: list[str], rows: list[Any], times: list[Any], goal: Goal | None
+) -> Iterator[Entry]:
     for number, (row, time) in enumerate(zip(rows, times, strict=True)):
         where = f"configurations[{number}]"
         if len(checks.sequence(where, row)) != len(columns):
@@ -217,27 +222,30 @@ def _replayed(columns: list[str], rows: list[Any], times: list[Any]) -> Iterator
             raise checks.wrong(f"times[{number}]", "a positive number or null", time)
         values = zip(columns, row, strict=True)
         found = {column: checks.scalar(where, value) for column, value in values}
-        yield (
-            failed(found, swept.FAILED)
-            if time is None
-            else Entry(found, float(time), outcome=Outcome.OK)
-        )
+        if time is None:
+            yield failed(found, swept.FAILED)
+        elif goal is None:
+            yield Entry(found, float(time), outcome=Outcome.OK)
+        else:
+            yield Entry(found, None, outcome=Outcome.OK, details={goal.key: float(time)})
 
 
-def _replayed_unit(stated: object) -> str:
-    """The unit in a replay file's objective, like "time (ms), lower is better".
+def _replayed_unit(stated: object) -> tuple[str, Goal | None]:
+    """The unit in a replay file's objective, like "time (ms), lower is better"; or its goal.
 
     Raises:
-        InputError: more is better, or nothing says that less is.
+        InputError: nothing says whether more or less is better.
     """
-    words = checks.line("objective", stated).casefold()
-    more = re.search("higher|larger|greater|more|max", words)
-    if words and (more or not re.search("time|lower|smaller|less|min", words)):
-        raise checks.wrong(
-            "objective", 'a value of which less is better, like "time (ms)"', stated
-        )
-    unit = re.search(r"\((.*?)\)", words)
-    return time_unit(unit[1]) if unit else ""
+    text = checks.line("objective", stated)
+    words = text.casefold()
+    unit = re.search(r"\((.*?)\)", text)
+    name = re.split(r"[,(]", text)[0].strip() or "value"
+    # Without times, their unit is of no matter.
+    if re.search("higher|larger|greater|more|max", words):
+        return "s", Goal(name, unit[1] if unit else "", True, name)
+    if words and not re.search("time|lower|smaller|less|min", words):
+        return "s", foreign_goal("objective", name)
+    return (time_unit(unit[1]) if unit else ""), None
 
 
 _FORMATS: tuple[

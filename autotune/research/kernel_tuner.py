@@ -12,7 +12,7 @@ from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
 from autotune.core.printable import shown
 from autotune.research import foreign
-from autotune.research.space import OUTSIDE, Entry, Recording, as_json, rescaled
+from autotune.research.space import OUTSIDE, Entry, Goal, Recording, as_json, rescaled
 from autotune.research.swept import FAILED
 
 KERNEL_TUNER_ERRORS: Mapping[str, str] = {
@@ -50,7 +50,8 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
     oldest files have values in the keys of the entries alone.
 
     Raises:
-        InputError: a key is missing or not what it should be, or the objective is no time.
+        InputError: a key is missing or not what it should be, or nobody knows whether more of the
+            objective is better.
     """
     cache = checks.mapping("cache", document["cache"])
     declared, keys = document.get("tune_params"), document.get("tune_params_keys")
@@ -58,14 +59,14 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
         keys = list(checks.mapping("tune_params", declared))
     parameters = checks.names("tune_params_keys", keys)
     objective = foreign.only("objective", document.get("objective"))
-    if not foreign.is_time(objective):
-        raise foreign.no_time("objective", objective)
+    timed = foreign.is_time(objective)
+    goal = None if timed else foreign.goal("objective", objective)
     ours = document.get(foreign.OURS)
     stated = ours.get("unit", "ms") if isinstance(ours, dict) else "ms"
     if not (unit := foreign.time_unit(stated)):
         raise checks.wrong(f"{foreign.OURS}.unit", "a unit of time", stated)
     given = declared if isinstance(declared, dict) else {}
-    reader = _Entries(parameters, given, objective, unit)
+    reader = _Entries(parameters, given, objective, unit, goal)
     taken = ("cache", "device_name", "objective", "tune_params", "tune_params_keys", foreign.OURS)
     own = {key: value for key, value in document.items() if key not in taken}
     provenance = {"spaces": {"": {"parameters": declared}}} if declared else {}
@@ -75,6 +76,7 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
         unit=unit,
         device=foreign.label(document.get("device_name")),
         format="Kernel Tuner cache",
+        goal=goal,
         provenance={**provenance, _OWN: own} if own else provenance,
     )
     return foreign.known(recording, ours)
@@ -92,10 +94,12 @@ class _Entries:
         declared: Mapping[str, Any],
         objective: str = foreign.TIME,
         unit: str = "ms",
+        goal: Goal | None = None,
     ) -> None:
         self.parameters = parameters
         self.unit = unit
         self._objective = objective
+        self._goal = goal
         self._declared = {
             name: {str(value): value for value in values}
             for name, values in declared.items()
@@ -119,11 +123,17 @@ class _Entries:
             raise checks.wrong(f"{where}.__error__", f"one of {', '.join(_ERRORS)}", error)
         elif self._objective in stored and stored[self._objective] is None:
             entry = foreign.failed(values, FAILED)
+        elif self._goal is not None and foreign.TIME not in stored:
+            entry = Entry(values, None, outcome=Outcome.OK)
         else:
-            time = stored.get(self._objective)
-            entry = foreign.timed(values, f"{where}.{self._objective}", time)
+            name = self._objective if self._goal is None else foreign.TIME
+            entry = foreign.timed(values, f"{where}.{name}", stored.get(name))
+        if self._goal is not None and entry.outcome == Outcome.OK:
+            value = stored.get(self._objective)
+            if not checks.is_number(value):
+                raise checks.wrong(f"{where}.{self._objective}", "a number", value)
         spent = [each for name in _SPENT if checks.is_number(each := stored.get(name))]
-        taken = (self._objective, *_TAKEN)
+        taken = _TAKEN if self._goal is not None else (self._objective, *_TAKEN)
         return entry._replace(
             samples=foreign.samples(stored.get("times")),
             seconds=sum(spent) / 1e3 if spent else None,
@@ -192,13 +202,16 @@ def write_kernel_tuner(recording: Recording) -> str:
     declared: dict[str, Any] = found
     if isinstance(own, dict) and own.keys() == (found or own).keys():  # a space alone has none
         declared = own
-    reader = _Entries(list(declared), declared, unit=recording.unit)
-    if taken := next((name for name in declared if name in _TAKEN), ""):
+    goal = recording.goal
+    objective = foreign.TIME if goal is None else goal.name
+    reader = _Entries(list(declared), declared, objective, recording.unit, goal)
+    if taken := next((name for name in declared if name in (objective, *_TAKEN)), ""):
         raise InputError(f"a parameter must not be called {taken!r}, as a key is: rename it")
     cache: dict[str, Any] = {}
     for number, entry in enumerate(entries):
         key = ",".join(map(str, entry.configuration.values()))
-        cache[key if key and key not in cache else f"{key}#{number}"] = _written(reader, entry)
+        key = key if key and key not in cache else f"{key}#{number}"
+        cache[key] = _written(reader, entry, goal)
     native = (_OWN, "spaces") if spaces == {"": {"parameters": declared}} else (_OWN,)
     described = {
         "schema_version": "1.1.0",
@@ -213,14 +226,14 @@ def write_kernel_tuner(recording: Recording) -> str:
         **(foreign.part(recording, _OWN) or described),
         "tune_params_keys": list(declared),
         "tune_params": declared,
-        "objective": foreign.TIME,
+        "objective": objective,
         **ours,
         "cache": cache,
     }
     return as_json(document, "cache")
 
 
-def _written(reader: _Entries, entry: Entry) -> dict[str, Any]:
+def _written(reader: _Entries, entry: Entry, goal: Goal | None) -> dict[str, Any]:
     """The entry of a cache, with the milliseconds that simulations of searches want."""
     details = {
         name: value
@@ -234,11 +247,14 @@ def _written(reader: _Entries, entry: Entry) -> dict[str, Any]:
         spent = {**dict.fromkeys(_SPENT, 0.0), "compile_time": compiling, "benchmark_time": rest}
         spent["strategy_time"] = 0.0
     stored: dict[str, Any] = {**entry.configuration, **details, **spent}
-    if entry.value is None:
+    failed = (entry.value if goal is None else goal.cost(entry)) is None
+    if failed:
         alike = (error for error, own in KERNEL_TUNER_ERRORS.items() if own == entry.outcome)
         stored[foreign.TIME] = stored["__error__"] = next(alike, "RuntimeFailedConfig")
-    else:
+    elif entry.value is not None:
         stored[foreign.TIME] = rescaled(entry.value, reader.unit, "ms")
+    if goal is not None and not failed:
+        stored[goal.name] = entry.details[goal.key]
     if entry.samples:
         stored["times"] = [rescaled(each, reader.unit, "ms") for each in entry.samples]
     return stored | foreign.beside(entry, reader.read("", stored))

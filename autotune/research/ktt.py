@@ -135,6 +135,8 @@ _TYPES = {bool: "Bool", int: "Int", float: "Double", str: "String"}
 
 
 def _written(entry: Entry, unit: str) -> dict[str, Any]:
+    if entry.value is None and entry.outcome == Outcome.OK:
+        raise InputError("KTT's results have times, and this recording has none: write .t4.json")
     alike = (word for word, outcome in STATUS.items() if outcome == entry.outcome)
     details = {name: each for name, each in entry.details.items() if name not in _TAKEN}
     result: dict[str, Any] = {

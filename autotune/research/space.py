@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from autotune.core import checks
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError
+from autotune.core.measurement import Outcome
 from autotune.core.printable import shown
 from autotune.core.statistics import median_interval
 from autotune.space import SearchSpace, SpaceUnion
@@ -37,12 +38,40 @@ _MOST_FAMILIES = 1000
 _MOST_PARAMETERS = 1000
 
 
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """An objective that is no time.
+
+    Attributes:
+        name: as the file has it.
+        unit: "" where the file does not say.
+        higher: more is better.
+        key: of the details of an entry that have its value.
+    """
+
+    name: checks.Line
+    unit: checks.AnyLine
+    higher: bool
+    key: checks.Line
+
+    def cost(self, entry: Entry) -> float | None:
+        """The value of an entry, or its reciprocal: less is better, and ratios mean the same."""
+        value = entry.details.get(self.key)
+        if entry.outcome not in (Outcome.OK, Outcome.ABANDONED) or not checks.is_number(value):
+            return None
+        return self.told(float(value)) if value > 0 else None
+
+    def told(self, cost: float) -> float:
+        """The value behind a cost."""
+        return 1 / cost if self.higher else cost
+
+
 class Entry(NamedTuple):
     """One recorded configuration.
 
     Attributes:
         configuration: its parameters by name.
-        value: what was measured, smaller being better; None where the configuration failed.
+        value: its time; None where the configuration failed, or the file has no times.
         family: the kernel family it is of; "" in a space of one unnamed kernel.
         outcome: how it ended, where the recording says more than whether it failed.
         reason: why it failed.
@@ -113,6 +142,7 @@ class Recording:
         note: what is missing of a file that ends too early; "" of a whole one.
         provenance: how it came about, as JSON has it: `spaces` as `autotune.space.document` reads
             them, fingerprint, toolchain, state, versions, date; or what another tuner wrote.
+        goal: what configurations are compared by; None where that is their time.
     """
 
     entries: Iterable[Entry]
@@ -123,6 +153,7 @@ class Recording:
     subject: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    goal: Goal | None = None
 
     def in_unit(self, unit: str) -> Recording:
         """The recording with times in another unit.
@@ -134,10 +165,24 @@ class Recording:
         entries = (entry.scaled(self.unit, unit) for entry in self.entries)
         return replace(self, entries=entries, unit=unit)
 
+    def costs(self) -> Iterable[Entry]:
+        """The entries with what they are compared by for values, less being better."""
+        if (goal := self.goal) is None:
+            return self.entries
+        return (
+            entry._replace(value=goal.cost(entry), interval=None, samples=())
+            for entry in self.entries
+        )
+
     def space(self) -> RecordedSpace:
         """The space of its entries, as `RecordedSpace.of` has it."""
         space = RecordedSpace.of(
-            self.entries, name=self.name, unit=self.unit, device=self.device, format=self.format
+            self.costs(),
+            name=self.name,
+            unit=self.unit if self.goal is None else self.goal.unit,
+            device=self.device,
+            format=self.format,
+            goal=self.goal,
         )
         return replace(space, note="; ".join(filter(None, (self.note, space.note))))
 
@@ -150,12 +195,13 @@ class RecordedSpace:
         name: its name in tables.
         space: exactly the recorded configurations; a union where they name families.
         values: by row of the space, smaller being better; NaN where the configuration failed.
-        unit: of the values: "s", "ms", "us", "ns", or "" where the file does not say.
+        unit: "s", "ms", "us", "ns", the goal's, or "" where the file does not say.
         device: where it was measured; "" where the file does not say.
         format: what kind of file it came from.
         note: see `Recording`; and how many configurations were recorded again.
         seconds: wall time of each evaluation, by row; None where some are not known.
         noise: of the values: the median over the configurations of `Entry.noise`.
+        goal: see `Recording`; where more is better, the values are reciprocals.
     """
 
     name: str
@@ -167,6 +213,7 @@ class RecordedSpace:
     note: str = ""
     seconds: NDArray[np.float64] | None = None
     noise: float = UNKNOWN_NOISE
+    goal: Goal | None = None
 
     @classmethod
     def of(
@@ -177,6 +224,7 @@ class RecordedSpace:
         unit: str = "",
         device: str = "",
         format: str = "",
+        goal: Goal | None = None,
     ) -> RecordedSpace:
         """The space of these entries; of repeated configurations the first one counts.
 
@@ -225,6 +273,7 @@ class RecordedSpace:
             note=f"{again:,} recorded again, of which the first counts" if again else "",
             seconds=None if np.isnan(seconds).any() else seconds,
             noise=float(np.median(noises)) if noises else UNKNOWN_NOISE,
+            goal=goal,
         )
 
     @property
@@ -241,6 +290,10 @@ class RecordedSpace:
     def optimum(self) -> float:
         """The smallest value recorded."""
         return float(np.nanmin(self.values))
+
+    def told(self, value: float) -> float:
+        """One of the values as it was recorded, in its unit."""
+        return value if self.goal is None else self.goal.told(value)
 
     def measurements(self) -> list[tuple[Candidate | Configuration, float]]:
         """The configurations that ran, with their values: a prior for another space."""

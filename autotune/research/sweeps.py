@@ -23,8 +23,8 @@ from autotune.core.measurement import Outcome
 from autotune.core.paths import CacheLocations
 from autotune.measuring.effort import Effort
 from autotune.operations.problem import Problem
-from autotune.research.space import RecordedSpace
-from autotune.research.swept import entry_of
+from autotune.research.space import RecordedSpace, Recording
+from autotune.research.swept import GOALS, entry_of
 from autotune.search.reading import read_study
 from autotune.serving.target import Target
 from autotune.space.document import write_spaces
@@ -65,8 +65,14 @@ def recorded_from_cache(
     # The newest measurement of a candidate counts.
     newest = {one.candidate: one.measurement for one in found}
     rows = (entry_of(candidate, measurement) for candidate, measurement in newest.items())
-    device = _device_name(path, found[0])
-    return RecordedSpace.of(rows, name=study or wanted, unit="s", device=device, format="cache")
+    return Recording(
+        rows,
+        name=study or wanted,
+        unit="s",
+        device=_device_name(path, found[0]),
+        format="cache",
+        goal=GOALS.get(found[-1].measurement.objective),
+    ).space()
 
 
 def _device_name(path: Path, measured: StoredMeasurement) -> str:

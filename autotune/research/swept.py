@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from autotune.core import checks
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.research.space import OUTSIDE, Entry, Recording, as_json, configuration
+from autotune.core.objective import OBJECTIVES, TIME
+from autotune.core.printable import shown
+from autotune.research.space import OUTSIDE, Entry, Goal, Recording, as_json, configuration
 
 FAILED = "failed"
 """Outcome of a configuration of which a recording says no more."""
@@ -46,6 +49,11 @@ def measured(entry: Entry) -> dict[str, Any]:
 
     A number by another objective than time is in the details, as `objective` and `score`.
     """
+    if entry.value is None and entry.outcome in (Outcome.OK, Outcome.ABANDONED):
+        raise InputError(
+            f"a sweep has times, and {shown(dict(entry.configuration))} has none: write T4 "
+            "results (.t4.json) or a Kernel Tuner cache (.kt.json)"
+        )
     more = {"samples_s": list(entry.samples), "seconds": entry.seconds, **_details(entry)}
     return {
         "family": entry.family,
@@ -73,6 +81,7 @@ def write_sweep(recording: Recording) -> str:
         **{name: recording.subject[name] for name in SUBJECT if name in recording.subject},
         "name": recording.name,
         "device": recording.device,
+        "objective": written_goal(recording.goal),
         "provenance": dict(recording.provenance),
         "measurements": list(map(measured, recording.in_unit("s").entries)),
     }
@@ -88,12 +97,8 @@ def read_sweep(document: Mapping[str, Any], name: str) -> Recording:
     """A sweep as `autotune sweep` writes it.
 
     Raises:
-        InputError: a key is missing or not what it should be, or its objective is no time.
+        InputError: a key is missing or not what it should be.
     """
-    objective = document.get("objective", "time")
-    if objective != "time":
-        remedy = '"time" (name it so to read the times, which are there too)'
-        raise checks.wrong("objective", remedy, objective)
     rows: Iterable[Entry] = (
         read_measured(checks.mapping(f"measurements[{number}]", stored), f"measurements[{number}]")
         for number, stored in enumerate(checks.sequence("measurements", document["measurements"]))
@@ -106,7 +111,40 @@ def read_sweep(document: Mapping[str, Any], name: str) -> Recording:
         format="sweep",
         subject={key: document[key] for key in SUBJECT if key in document},
         provenance=checks.mapping("provenance", document.get("provenance", {})),
+        goal=read_goal(document.get("objective", TIME.name)),
     )
+
+
+GOALS = {
+    name: Goal(name, each.unit, each.better == "higher", "score")
+    for name, each in OBJECTIVES.items()
+    if each is not TIME
+}
+"""Objectives of ours, whose value is the details' `score`."""
+
+
+def written_goal(goal: Goal | None) -> str | dict[str, Any]:
+    """An objective in a sweep's file: its name, or all of it where it is none of ours."""
+    if goal is None:
+        return TIME.name
+    return goal.name if GOALS.get(goal.name) == goal else asdict(goal)
+
+
+def read_goal(stored: object) -> Goal | None:
+    """The objective that `written_goal` wrote; None is the time.
+
+    Raises:
+        InputError: it is none.
+    """
+    if isinstance(stored, dict):
+        found: Goal = checks.checked(stored, Goal, "objective")
+        return found
+    if stored == TIME.name:
+        return None
+    if not isinstance(stored, str) or stored not in GOALS:
+        rule = f'one of {", ".join(OBJECTIVES)} ("time" to read the times, which are there too)'
+        raise checks.wrong("objective", rule, stored)
+    return GOALS[stored]
 
 
 def read_measured(stored: Mapping[str, Any], where: str) -> Entry:

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from autotune.core import checks
+from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
 from autotune.core.printable import shown
 from autotune.core.statistics import median
 from autotune.research import foreign
-from autotune.research.space import OUTSIDE, Entry, Recording, as_json, configuration, rescaled
+from autotune.research.space import (
+    OUTSIDE,
+    Entry,
+    Goal,
+    Recording,
+    as_json,
+    configuration,
+    rescaled,
+)
 
 T4_INVALIDITY: Mapping[str, str] = {
     "correct": Outcome.OK,
@@ -40,7 +50,8 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
     """Results in the T4 schema.
 
     Raises:
-        InputError: a key is missing or not what it should be, or the objective is no time.
+        InputError: a key is missing or not what it should be, or nobody knows whether more of the
+            objective is better.
     """
     results = checks.sequence("results", document["results"])
     metadata = checks.mapping("metadata", document.get("metadata", {}))
@@ -56,10 +67,12 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
         for key, part in metadata.items()
         if key not in ("timeunit", "device", foreign.OURS)
     }
+    is_time = foreign.time_unit(first[1])
     recording = Recording(
         _alike(results, unit, first),
         name=name,
-        unit=first[1],
+        unit=first[1] if is_time else unit,
+        goal=None if is_time else foreign.goal("objectives", *first),
         device=foreign.label(metadata.get("device")),
         format="T4 results",
         provenance={_OWN: own} if own else {},
@@ -68,7 +81,7 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
 
 
 def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterator[Entry]:
-    """The entries of results, whose times must be of one name and unit: they are compared."""
+    """The entries of results, whose objectives must be of one name and unit: they are compared."""
     for entry, measured in _results(results, unit):
         for what, own, expected in zip(
             ("objective", "unit"), measured or first, first, strict=True
@@ -79,7 +92,7 @@ def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterato
 
 
 def _results(results: Sequence[Any], unit: str) -> Iterator[tuple[Entry, tuple[str, str] | None]]:
-    """The entries of results, each with the name and unit of its time if it has one.
+    """The entries of results, each with the name and unit of its objective if it has one.
 
     `unit` is the file's, for times without one.
     """
@@ -98,10 +111,14 @@ def _native(
     invalidity = result.get("invalidity", "correct")
     if invalidity not in tuple(T4_INVALIDITY):  # it may be anything, and not hashable
         raise checks.wrong(f"{where}.invalidity", f"one of {', '.join(T4_INVALIDITY)}", invalidity)
-    measured = None
+    measured, goal = None, dict[str, Any]()
     if invalidity == "correct":
-        key, time, measured = _measured(result, where, unit)
-        entry = foreign.timed(values, key, time)
+        key, value, measured = _measured(result, where, unit)
+        if foreign.time_unit(measured[1]):
+            entry = foreign.timed(values, key, value)
+        else:
+            goal = {foreign.goal(key, *measured).key: value}
+            entry = Entry(values, _beside(result, unit), outcome=Outcome.OK)
     else:
         entry = foreign.failed(values, T4_INVALIDITY[invalidity], invalidity)
     times = result.get("times")
@@ -110,30 +127,39 @@ def _native(
     numbers = {name: each for name, each in times.items() if checks.is_number(each)}
     spent = [numbers[name] for name in _SPENT if name in numbers]
     total = rescaled(sum((*spent, *runs)), unit, "s") if spent else None
-    own = measured[1] if measured else unit
+    own = measured[1] if measured and not goal else unit
     entry = entry._replace(
         samples=tuple(rescaled(each, unit, own) for each in runs),
         seconds=total,
-        details={**numbers, **dict(_others(result, measured))},
+        details={**numbers, **dict(_others(result, measured, bool(goal))), **goal},
     )
     return entry, measured
 
 
+def _beside(result: Mapping[str, Any], unit: str) -> float | None:
+    """The time of a result whose objective is another, where it has one."""
+    with suppress(InputError):
+        key, time, measured = _measured({**result, "objectives": [foreign.TIME]}, "", unit)
+        value = foreign.timed({}, key, time).value
+        return None if value is None else rescaled(value, measured[1], unit)
+    return None
+
+
 def _others(
-    result: Mapping[str, Any], measured: tuple[str, str] | None
+    result: Mapping[str, Any], measured: tuple[str, str] | None, timed: bool
 ) -> Iterator[tuple[str, Any]]:
-    """The measurements beside the objective, by name and unit."""
+    """The measurements beside the objective, and the time where that is another."""
     for one in result.get("measurements") or []:
         if isinstance(one, dict) and isinstance(name := one.get("name"), str):
             unit = one.get("unit")
-            if measured is None or name != measured[0]:
+            if (measured is None or name != measured[0]) and not (timed and name == foreign.TIME):
                 yield (f"{name} ({unit})" if unit else name), one.get("value")
 
 
 def _measured(
     result: Mapping[str, Any], where: str, unit: str
 ) -> tuple[str, object, tuple[str, str]]:
-    """The key and value of a result's time, and the time's name and unit.
+    """The key and value of a result's objective, and the objective's name and unit.
 
     It is carried by the objective, is a measurement of its name, or the median of the runs.
     """
@@ -154,7 +180,11 @@ def _measured(
     if not measured[1] and foreign.is_time(name):
         raise checks.wrong(f"{where}.measurements[{name!r}].unit", "one of time, like ms", own)
     if not measured[1]:
-        raise foreign.no_time(f"{where}.objectives", name)
+        goal = foreign.goal(f"{where}.objectives", name, foreign.label(own))
+        measured = (goal.name, goal.unit)
+        value = found.get(name, {}).get("value")
+        if not checks.is_number(value):
+            raise checks.wrong(f"{where}.measurements[{shown(name)}].value", "a number", value)
     if name in found:
         return f"{where}.measurements[{name!r}].value", found[name].get("value"), measured
     times = result.get("times")
@@ -170,7 +200,7 @@ def write_t4(recording: Recording) -> str:
     Raises:
         InputError: its times have no unit.
     """
-    unit = recording.unit
+    unit, goal = recording.unit, recording.goal
     rescaled(1.0, unit, "s")
     document = {
         "schema_version": "1.0.0",
@@ -180,16 +210,18 @@ def write_t4(recording: Recording) -> str:
             "device": recording.device,
             **foreign.about(recording, _OWN),
         },
-        "results": [_written(entry, unit) for entry in recording.entries],
+        "results": [_written(entry, unit, goal) for entry in recording.entries],
     }
     return as_json(document, "results")
 
 
-def _written(entry: Entry, unit: str) -> dict[str, Any]:
+def _written(entry: Entry, unit: str, goal: Goal | None) -> dict[str, Any]:
     """A result; other numbers of its details than times are measurements without a unit."""
     given = entry.details
     alike = (word for word, outcome in T4_INVALIDITY.items() if outcome == entry.outcome)
-    invalidity = "correct" if entry.value is not None else next(alike, "runtime")
+    cost = entry.value if goal is None else goal.cost(entry)
+    invalidity = "correct" if cost is not None else next(alike, "runtime")
+    invalidity = "runtime" if cost is None and invalidity == "correct" else invalidity
     times = {name: each for name, each in given.items() if name in (*_SPENT, "search_algorithm")}
     if not times and entry.seconds is not None:
         compiling = foreign.compiling_s(entry)
@@ -201,15 +233,19 @@ def _written(entry: Entry, unit: str) -> dict[str, Any]:
         {"name": name, "value": each, "unit": ""}
         for name, each in given.items()
         if name not in times and name != foreign.TIME and isinstance(each, str | int | float)
+        if goal is None or name not in (goal.name, goal.key)
     ]
     if entry.value is not None:
         measurements.insert(0, {"name": foreign.TIME, "value": entry.value, "unit": unit})
+    if goal is not None and cost is not None:
+        value = given[goal.key]
+        measurements.insert(0, {"name": goal.name, "value": value, "unit": goal.unit})
     result: dict[str, Any] = {
         "configuration": dict(entry.configuration),
-        "objectives": [foreign.TIME],
+        "objectives": [foreign.TIME if goal is None else goal.name],
         "times": {**times, "runtimes": list(entry.samples)},
         "invalidity": invalidity,
-        "correctness": int(entry.value is not None),
+        "correctness": int(cost is not None),
         "measurements": measurements,
     }
     native, _ = _native(result, "result", unit)

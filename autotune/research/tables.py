@@ -15,7 +15,7 @@ from autotune.core.errors import InputError, MissingDependencyError
 from autotune.core.installing import install_hint
 from autotune.core.printable import first_line, shown
 from autotune.research.space import MOST_CONFIGURATIONS, Entry, Recording
-from autotune.research.swept import SUBJECT, measured, read_measured
+from autotune.research.swept import SUBJECT, measured, read_goal, read_measured, written_goal
 
 _FIRST = ("family", "outcome", "median_s", "low_s", "high_s", "repeats", "reason")
 CSV_COLUMNS = (*_FIRST, "seconds", "samples_s", "details")
@@ -189,6 +189,7 @@ def write_arrow(recording: Recording, *, parquet: bool) -> bytes:
     subject = {key: recording.subject[key] for key in SUBJECT if key in recording.subject}
     about = {"name": recording.name, "device": recording.device, "subject": subject}
     about |= {"provenance": dict(recording.provenance), "json": as_json}
+    about["objective"] = written_goal(recording.goal)
     table = table.replace_schema_metadata({_ABOUT: json.dumps(about)})
     out = arrow.BufferOutputStream()
     if parquet:
@@ -234,6 +235,7 @@ def read_arrow(content: bytes, name: str) -> Recording:
         format="sweep (table)",
         subject=checks.mapping("subject", about.get("subject", {})),
         provenance=checks.mapping("provenance", about.get("provenance", {})),
+        goal=read_goal(about.get("objective", "time")),
     )
 
 
