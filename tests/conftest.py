@@ -55,6 +55,8 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     cache = tmp_path / "autotune-cache"
     monkeypatch.setenv("AUTOTUNE_CACHE", str(cache))
     monkeypatch.delenv("AUTOTUNE_FAMILIES", raising=False)
+    # Tests measure beside each other: few compare times.
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     # What is not about it is compiled where it is asked for.
     monkeypatch.setenv("AUTOTUNE_BACKGROUND", "0")
     return cache

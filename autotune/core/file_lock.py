@@ -1,4 +1,4 @@
-"""Locks between processes, by files that are there anyway."""
+"""Locks between processes: by files that are there anyway, and by one for each device."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.core import session
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
+from autotune.core.paths import others_who_write, runtime_folder
 
 
 @contextlib.contextmanager
@@ -45,19 +46,20 @@ _PAUSE_S = 2e-3
 
 
 class Turns:
-    """Turns at a device, among the processes that share a cache.
+    """Turns at a device, among all processes of a user on this host, whatever their caches.
 
     Measuring is done alone. Compiling keeps processors busy that a kernel may run on: there
     compilers work beside each other, and beside no measurement.
 
+    The lock is a file in a folder of the user's, which no other user may write: others can
+    neither have it nor be in its way, and take no turns with this user.
+
     Args:
-        folder: where the lock's file is; made when missing. None takes no turns.
-        device: its name on this host; the host itself where it is the processor.
+        device: its name on this host, "cpu" for the host itself; None takes no turns.
     """
 
-    def __init__(self, folder: Path | None = None, device: str = "cpu") -> None:
-        name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{socket.gethostname()}-{device}")
-        self._path = None if folder is None else folder / f".{name}.lock"
+    def __init__(self, device: str | None = None) -> None:
+        self._device = device
 
     @contextlib.contextmanager
     def take(self, run: Deadline, *, shared: bool = False) -> Iterator[None]:
@@ -72,13 +74,12 @@ class Turns:
         """
         handle = None
         try:
-            if self._path is not None and sys.platform != "win32":
+            if self._device is not None and sys.platform != "win32":
                 import fcntl
 
                 kind = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
                 with contextlib.suppress(OSError):
-                    self._path.parent.mkdir(parents=True, exist_ok=True)
-                    handle = os.open(self._path, _LOCK_FILE, 0o600)
+                    handle = os.open(_lock_file(self._device), _LOCK_FILE, 0o600)
                     _HELD.add(handle)
                     while not _locked(handle, kind):
                         if run.over:
@@ -87,6 +88,21 @@ class Turns:
             yield
         finally:
             _give_back(handle)
+
+
+def _lock_file(device: str) -> Path:
+    """The file that stands for a device, in a folder that is made when missing.
+
+    Raises:
+        OSError: the folder cannot be made, or another user may write it.
+    """
+    folder = runtime_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.is_symlink() or others_who_write(folder):
+        raise PermissionError(f"{folder} is not the user's own")
+    # Hosts may share the folder.
+    name = re.sub(r"[^A-Za-z0-9.]+", "-", f"{socket.gethostname()}-{device}")
+    return folder / f"{name}.lock"
 
 
 _LOCK_FILE = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)

@@ -79,6 +79,19 @@ def user_folder(find: Callable[..., Path]) -> Path:
     return NOWHERE if path.parts[:1] == ("~",) else path
 
 
+def runtime_folder() -> Path:
+    """A folder of the user's on this host, for what processes have in common while they run."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given:
+        return Path(given, "autotune")
+    own = Path("/run/user", str(os.getuid()))  # what the variable has where it is set
+    if own.is_dir():
+        return own / "autotune"
+    import tempfile
+
+    return Path(tempfile.gettempdir(), f"autotune-{os.getuid()}")
+
+
 @dataclass(frozen=True, slots=True)
 class CacheLocations:
     """The places of one cache; they move together.

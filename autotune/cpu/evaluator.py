@@ -99,7 +99,7 @@ class CpuBackend(WorkerBackend):
         key = (work.programs.folder, effort, threads, workers, work.seed)
         super().__init__(key, make, beside)
         self.batch = max(MIN_BATCH, workers)
-        self.turns = Turns(work.programs.folder)
+        self.turns = Turns("cpu")
         self.observes = frozenset({"joules"} if energy_observer() else ())
         self._problem = work.problem
         self._limits = work.device.limits

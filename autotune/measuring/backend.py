@@ -69,7 +69,7 @@ class Backend(ABC):
         baselines: measured so far by all who share its processes.
         observes: observations beside times, such as "joules" of a call; see `Objective.needs`.
         holds: whether its device is one that work without a pause slows down, which finals show.
-        turns: at what measures, among the runs that share a cache.
+        turns: at what measures, among the runs of a user on this host.
     """
 
     batch: int

@@ -209,7 +209,7 @@ class MpiBackend(Backend):
     ) -> None:
         limits = work.device.limits.names()
         self.baselines: Baselines = {}
-        self.turns = Turns(work.programs.folder)
+        self.turns = Turns("cpu")
         self._work = work
         self._setup = Setup(
             only_gemm(work.problem, "target mpi"),

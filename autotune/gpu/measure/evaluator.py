@@ -124,7 +124,7 @@ class GpuBackend(WorkerBackend):
         super().__init__(key, make, beside)
         self.batch = workers
         state = device.state
-        self.turns = Turns(programs.folder, state.get("pci_bus_id") or state.get("ordinal", "0"))
+        self.turns = Turns(state.get("pci_bus_id") or state.get("ordinal", "0"))
         self._problem = problem
         self._families = work.families
         self._programs = programs
