@@ -139,11 +139,13 @@ class Verdict:
         ratio: the reference's time, or the vendor library's, over the kernel's, from the same
             rounds; None where there is none.
         beside: that reference's name.
+        unrated: why a kernel that was timed has no ratio.
     """
 
     measurement: Measurement
     ratio: float | None = None
     beside: str | None = None
+    unrated: str = ""
 
     @property
     def document(self) -> dict[str, Any]:
@@ -152,7 +154,7 @@ class Verdict:
         return {
             "verified": found.ok,
             "outcome": str(found.outcome),
-            "reason": found.reason,
+            "reason": found.reason or self.unrated,
             "median_s": found.median_s,
             "interval_s": None if found.interval_s is None else list(found.interval_s),
             "repeats": found.repeats,
@@ -230,7 +232,10 @@ class Checker:
             if evaluator is not self._kept[made.target]:
                 evaluator.close()
         (found,), (ratio,), beside = finals.measurements, finals.ratios, finals.baseline
-        return Verdict(found, ratio, None if beside is None or ratio is None else beside.name)
+        if ratio is None or beside is None:
+            why = "nothing to compare with could be timed" if beside is None else beside.noise
+            return Verdict(found, unrated=f"no ratio: {why}" if found.ok else "")
+        return Verdict(found, ratio, beside.name)
 
     def answer(self, request: Any) -> dict[str, Any]:
         """The answer to a request, as JSON has both; it has the request's `id`."""

@@ -78,8 +78,8 @@ def run(args: argparse.Namespace) -> CommandResult:
     else:
         low, high = (1e3 * each for each in answer["interval_s"] or [answer["median_s"]] * 2)
         text = f"verified, {1e3 * answer['median_s']:.4g} ms [{low:.4g}, {high:.4g}]"
-        if answer["ratio"] is not None:
-            text += f", {answer['ratio']:.2f}x {answer['beside']}"
+        ratio, why = answer["ratio"], answer["reason"]
+        text += f", {why}" if ratio is None else f", {ratio:.2f}x {answer['beside']}"
     return CommandResult(answer, text, exit_code=0 if answer["verified"] else 1)
 
 

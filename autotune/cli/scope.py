@@ -109,8 +109,10 @@ def choose_target(args: argparse.Namespace) -> str:
         return next(name for name in target_names() if target_class(name)().names_devices)
     chosen = target_class(args.target)
     if not chosen.of(_own_options(args, args.target)).names_devices:
+        several = getattr(args, "devices", None)  # of which the first is the device
+        rule = "--device names a GPU" if several is None else "--devices names GPUs"
         raise InputError(
-            f"--device names a GPU, got {args.device!r} with --target {args.target}: "
+            f"{rule}, got {several or args.device!r} with --target {args.target}: "
             f"leave one of them out{_instead(chosen)}"
         )
     return chosen.name

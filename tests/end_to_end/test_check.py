@@ -11,6 +11,7 @@ import pytest
 
 from autotune.checking import Checker
 from autotune.cli import main
+from autotune.measuring import rounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +86,19 @@ def test_a_right_kernel_is_verified_and_timed_beside_its_reference(
     assert 0 < low_s <= answer["median_s"] <= high_s
     assert answer["ratio"] > 0
     assert "NumPy" in answer["beside"] or "wanted" in answer["beside"]
+
+
+def test_a_reference_that_was_disturbed_gives_no_ratio_and_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rounds, "DISAGREE", 0.0)  # no two times are so near each other
+    (tmp_path / "mine.py").write_text(RIGHT)
+    command = ["check", f"{tmp_path}/mine.py:matvec", "--operand", "A=MxN", "--operand", "x=N"]
+    command += ["--out", "y=M", "--shape", "30x20", "--cache", str(tmp_path / "cache")]
+    assert main([*command, "--threads", "1", "--reference", "A @ x"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("verified, ")
+    assert ", no ratio: the library was disturbed: it took " in told
 
 
 @pytest.mark.parametrize("cheat", CHEATS)

@@ -189,6 +189,10 @@ def test_a_list_is_of_kernels_or_of_what_is_tuned(capsys: pytest.CaptureFixture[
             "workers must be a whole number >= 1, got -2",
         ),
         (["tune", "--workers", "1.5"], "--workers: invalid int value: '1.5'"),
+        (
+            ["tune", "--devices", "0-3"],
+            "--devices names GPUs, got '0-3' with --target cpu: leave one of them out",
+        ),
         (["tune", "--gpus", "0"], "gpus must be at least 1, got 0"),
         (["space", "--operation", "gemv"], "one of your own needs --families DIR"),
         (["tune", "gemv"], "one of your own needs --families DIR"),
