@@ -14,6 +14,7 @@ from optuna.trial import TrialState, create_trial
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError, StudyError
 from autotune.core.printable import shown
+from autotune.core.statistics import median
 from autotune.search.claims import INTERRUPTED, PointT, StudySpace, fail
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.goals import Direction, Goals, front
@@ -36,6 +37,8 @@ class Searcher(Generic[PointT]):
         searcher.tell(configuration, measure(configuration))
     configuration, value = searcher.best
     ```
+
+    A point may be told again, as a repeat of a noisy value: the median of its values counts.
 
     With a storage the study outlives the process, and several processes may search it together:
     none asks for what another has asked for or told, unless that one is lost.
@@ -123,7 +126,8 @@ class Searcher(Generic[PointT]):
             self._sampler.ledger.converted = self._goals.converted
         self._name: str = study
         self._asked: dict[int, optuna.Trial] = {}
-        self._told: dict[int, list[float]] = {}
+        # Of every row the values of each time that it was told; none where it failed.
+        self._told: dict[int, list[list[float]]] = {}
         self._heard: int = 0
         if self._living is not None:
             self._hear()
@@ -141,6 +145,16 @@ class Searcher(Generic[PointT]):
             return None
         row = min(known, key=lambda row: self._goals.costs(known[row]))
         return cast("PointT", self._space.point(row)), self._goals.told(known[row])
+
+    def repeats(self, point: Candidate | Mapping[str, Value]) -> int:
+        """Number of values that were told of a point, on which the one in `best` rests.
+
+        Raises:
+            SpaceError: the point is not in the space.
+        """
+        if self._living is not None:
+            self._hear()
+        return len(self._told.get(self._space.row_of(point), ()))
 
     @property
     def front(self) -> list[tuple[PointT, Any]]:
@@ -196,12 +210,12 @@ class Searcher(Generic[PointT]):
     def tell(self, point: Candidate | Mapping[str, Value], value: Any) -> None:
         """Report the value of a point, or its values by name; None says that it failed.
 
-        A point that was never asked may be told; it counts as visited.
+        A point that was never asked may be told; it counts as visited. So may one that was told.
 
         Raises:
             SpaceError: the point is not in the space.
-            InputError: a value is not finite or not of the objectives, the point was told before,
-                or it is none at all, as what `ask` returns when nothing is left.
+            InputError: a value is not finite or not of the objectives, or the point is none at
+                all, as what `ask` returns when nothing is left.
         """
         values = None if value is None else self._goals.values(value)
         if point is None:
@@ -210,8 +224,6 @@ class Searcher(Generic[PointT]):
                 "and nothing is left to tell then"
             )
         row = self._space.row_of(point)
-        if row in self._told:
-            raise InputError(f"a point can be told once, and this one was: {point}")
         state = TrialState.FAIL if values is None else TrialState.COMPLETE
         with self._storing():
             trial = self._asked.pop(row, None)
@@ -230,7 +242,8 @@ class Searcher(Generic[PointT]):
                         state=state, values=values, params=params, distributions=distributions
                     )
                 )
-        self._told[row] = values or []
+        if self._living is None:  # else it is heard with what the others have told
+            self._learn(row, values)
 
     def close(self) -> None:
         """Give up what was asked and not told, and let go of the storage."""
@@ -243,10 +256,17 @@ class Searcher(Generic[PointT]):
             close_storage(storage_of(self._study))
 
     def _told_values(self) -> dict[int, list[float]]:
-        """Values by row, in the order in which they were told; of all workers."""
+        """Values by row, in the order in which they were first told; of all workers."""
         if self._living is not None:
             self._hear()
-        return {row: values for row, values in self._told.items() if values}
+        return {
+            row: [median(each) for each in zip(*values, strict=True)]
+            for row, values in self._told.items()
+            if values
+        }
+
+    def _learn(self, row: int, values: Sequence[float] | None) -> None:
+        self._told.setdefault(row, []).extend([] if values is None else [list(values)])
 
     def _opened(self, storage: str | Path, name: str, digest: str, resume: bool) -> optuna.Study:
         url = storage if isinstance(storage, str) and "://" in storage else None
@@ -288,7 +308,7 @@ class Searcher(Generic[PointT]):
         for number in ledger.ended[self._heard :]:
             row = ledger.rows.get(number)
             if row is not None and row in ledger.visited:
-                self._told.setdefault(row, trials[number].values or [])
+                self._learn(row, trials[number].values)
         self._heard = len(ledger.ended)
 
     @contextmanager

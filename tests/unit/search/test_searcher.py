@@ -96,13 +96,35 @@ def test_a_value_that_is_not_finite_is_refused_and_the_point_stays_open(value):
     assert searcher.best == (point, 1.0)
 
 
-def test_telling_twice_is_refused():
-    searcher = Searcher(SPACE)
-    point = searcher.ask()
-    searcher.tell(point, 2.0)
-    with pytest.raises(InputError, match="told once"):
-        searcher.tell(point, 1.0)
-    assert searcher.best == (point, 2.0)
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_point_told_again_is_a_repeat_and_its_median_counts(stored, tmp_path):
+    searcher = Searcher(SPACE, "exhaustive", storage=tmp_path if stored else None)
+    first, second = searcher.ask(), searcher.ask()
+    searcher.tell(first, 2.0)
+    searcher.tell(second, 1.0)
+    assert searcher.repeats(second) == 1
+    for value in (4.0, 3.0, None):
+        searcher.tell(second, value)
+    assert searcher.best == (first, 2.0)
+    assert (searcher.repeats(first), searcher.repeats(second)) == (1, 3)
+    searcher.tell(first, 5.0)
+    assert searcher.best == (second, 3.0)
+    rest = [searcher.ask() for _ in range(len(SPACE) - 1)]
+    assert set(rest) == {*SPACE, None} - {first, second}
+    if stored:
+        again = Searcher(SPACE, storage=tmp_path)
+        assert (again.best, again.repeats(second)) == ((second, 3.0), 3)
+        again.close()
+    searcher.close()
+
+
+def test_a_model_takes_repeats():
+    searcher = Searcher(SPACE, "auto")
+    for _ in range(len(SPACE) - 1):
+        point = searcher.ask()
+        for value in (1.0, 1.5):
+            searcher.tell(point, value * point["x"])
+    assert searcher.ask() is not None
 
 
 @pytest.mark.parametrize("point", [{"x": 4, "y": 2}, {"x": 3, "y": 1}, {"x": 1}, {}])
