@@ -18,7 +18,7 @@ from autotune.core.statistics import median
 from autotune.search.claims import INTERRUPTED, PointT, StudySpace, fail
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.goals import Direction, Goals, front
-from autotune.search.internals import deferred_interrupt, quiet, storage_of
+from autotune.search.internals import deferred_interrupt, end_with, quiet, storage_of
 from autotune.search.living import Living
 from autotune.search.model import Prior
 from autotune.search.reading import GOALS, SPACE
@@ -229,8 +229,8 @@ class Searcher(Generic[PointT]):
             trial = self._asked.pop(row, None)
             if trial is not None:
                 try:
-                    self._study.tell(trial, values, state)
-                except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
+                    end_with(self._study, trial, state, values)
+                except optuna.exceptions.UpdateFinishedTrialError:
                     if self._living is None:
                         raise
                     return  # this worker was taken for dead, and another has the point now

@@ -9,6 +9,7 @@ node. Edges leave a node in ascending order of their codes, so the rows are numb
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
@@ -128,12 +129,11 @@ class Diagram:
         node = 0
         for layer in self.layers:
             first, end = layer.starts[node : node + 2].tolist()
-            before = layer.before[first:end]
-            place = row + int(before[0])
-            edge = int(np.searchsorted(before, place, "right")) - 1
-            row = place - int(before[edge])
-            codes.append(int(layer.codes[first + edge]))
-            node = int(layer.children[first + edge])
+            place = row + int(layer.before[first])
+            edge = bisect_right(layer.before, place, first, end) - 1
+            row = place - int(layer.before[edge])
+            codes.append(int(layer.codes[edge]))
+            node = int(layer.children[edge])
         return codes
 
     def codes(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
@@ -152,8 +152,8 @@ class Diagram:
             return None
         row = node = 0
         for layer, code in zip(self.layers, codes, strict=True):
-            first, end = int(layer.starts[node]), int(layer.starts[node + 1])
-            edge = first + int(np.searchsorted(layer.codes[first:end], code))
+            first, end = layer.starts[node : node + 2].tolist()
+            edge = bisect_left(layer.codes, code, first, end)  # a node has few edges
             if edge == end or layer.codes[edge] != code:
                 return None
             row += int(layer.before[edge]) - int(layer.before[first])

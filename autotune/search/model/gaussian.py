@@ -35,6 +35,9 @@ _NOISES = (-9.0, 0.0)
 
 _ITERATIONS = 25
 
+_ROWS = 64
+"""Points that are compared with all others at once."""
+
 _SQRT_3 = math.sqrt(3.0)
 
 
@@ -88,11 +91,14 @@ class Kernel:
         r += others.squares
         np.maximum(r, 0.0, out=r)
         np.sqrt(r, out=r)
-        agreement = np.zeros(r.shape, dtype=np.min_scalar_type(len(some.levels)))
-        for mine, theirs in zip(some.levels, others.levels, strict=True):
-            agreement += mine[:, None] == theirs
+        agreement = np.empty(r.shape, dtype=np.min_scalar_type(len(some.levels)))
+        for start in range(0, len(r), _ROWS):
+            mine = some.levels[:, start : start + _ROWS, None]
+            # As bytes they are not converted for the sum.
+            same = (mine == others.levels[:, None]).view(np.uint8)
+            np.add.reduce(same, out=agreement[start : start + _ROWS], dtype=agreement.dtype)
         shares = np.arange(len(some.levels) + 1) / max(1, len(some.levels))
-        covariance = (self.effects * _effects(shares)).astype(np.float32)[agreement]
+        covariance = np.take((self.effects * _effects(shares)).astype(np.float32), agreement)
         decay = np.exp(-r)
         r += 1.0
         decay *= r
