@@ -90,7 +90,9 @@ def open_recording(path: Path | str) -> Iterator[Recording]:
         if content.startswith(tables.ARROW_MARKS):
             yield tables.read_arrow(bytes(content), printable(name))
         else:
-            yield _read(content.decode("utf-8-sig"), printable(name))
+            text = content.decode("utf-8-sig")
+            _refuse_foreign_csv(text, path)
+            yield _read(text, printable(name))
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
@@ -122,15 +124,25 @@ def _content(path: Path) -> bytearray:
     return content
 
 
-def _read(content: str, name: str) -> Recording:
-    if tables.is_csv(content):
-        return tables.read_csv(content, name)
-    if tables.is_foreign_csv(content):
+def _refuse_foreign_csv(content: str, path: Path) -> None:
+    """Refuse a table of another program, by its name or by how it begins.
+
+    Raises:
+        InputError: it is one.
+    """
+    begins = content.lstrip()[:1]
+    named = path.name.lower().removesuffix(".gz").endswith(".csv") and begins not in ("{", "[")
+    if not tables.is_csv(content) and (named or tables.is_foreign_csv(content)):
         raise InputError(
             f"a CSV file must have the columns of a sweep, {', '.join(tables.CSV_COLUMNS[:4])} "
             f"and so on, got {shown(content.partition(chr(10))[0])}: rename them, or write a "
             "replay file"
         )
+
+
+def _read(content: str, name: str) -> Recording:
+    if tables.is_csv(content):
+        return tables.read_csv(content, name)
     values = sum(content.count(mark) for mark in ",[{")
     if values > MOST_VALUES:
         raise InputError(

@@ -140,9 +140,10 @@ class _Outage:
         now, ends = time.monotonic(), self._ends
         if ends is None:
             ends = now + self._patience_s
+            followed = isinstance(cause, PendingRollbackError) and cause.__context__
             _log.warning(
                 "the studies' database does not answer (%s): waiting for it, for up to %g s",
-                first_line(cause),
+                first_line(followed or cause),
                 self._patience_s,
             )
         self._ends = now if interrupt_waits() else ends

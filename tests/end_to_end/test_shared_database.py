@@ -276,25 +276,30 @@ def test_an_end_whose_confirmation_is_lost_is_one(
         assert [trial.state for trial in study.trials] == ["COMPLETE"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PATIENCE_S", 0.5), ("interrupt_waits", lambda: True)],
+    ids=["longer than is waited", "until somebody interrupts"],
+)
 def test_a_server_that_goes_away_is_one_line(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, value: object, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was told before is kept, and the study goes on when the server is back."""
-    monkeypatch.setattr(database, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(database, name, value)
     ok = Measurement(Outcome.OK, 1e-3, (1e-3, 1e-3), 3)
-    study = open_study(SPACE, server.url, "interrupted", tmp_path)
+    study = open_study(SPACE, server.url, name, tmp_path)
     proposal = study.ask()
     assert proposal is not None
     study.tell(proposal, ok)
     server.stop()
-    with pytest.raises(CacheError, match="the storage of study 'interrupted' failed") as caught:
+    with pytest.raises(CacheError, match=f"the storage of study '{name}' failed") as caught:
         study.ask()
     assert "\n" not in str(caught.value)
     with pytest.raises(StudyError, match="cannot open storage postgresql") as refused:
-        open_study(SPACE, server.url, "interrupted", tmp_path)
+        open_study(SPACE, server.url, name, tmp_path)
     assert "\n" not in str(refused.value)
     server.start()
-    with open_study(SPACE, server.url, "interrupted", tmp_path) as again:
+    with open_study(SPACE, server.url, name, tmp_path) as again:
         assert [candidate for candidate, _ in again.measured()] == [proposal.candidate]
         assert again.ask() is not None
     study.close()

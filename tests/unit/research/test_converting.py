@@ -443,7 +443,9 @@ def test_the_head_of_a_sweep_comes_back(tmp_path: Path) -> None:
             assert {key: written[key] for key in head} == head
 
 
-@pytest.mark.parametrize("text", ["x,time\n1,2.0\n", "a;b;c\n", '"block_size"\tms\n1\t2\n'])
+@pytest.mark.parametrize(
+    "text", ["", "ms\n1.0\n", "x,time\n1,2.0\n", "a;b;c\n", '"block_size"\tms\n1\t2\n']
+)
 def test_a_foreign_table_is_called_one(text: str, tmp_path: Path) -> None:
     path = tmp_path / "file.csv"
     path.write_text(text)
