@@ -86,10 +86,12 @@ def _measured(args: argparse.Namespace) -> tuple[list[Header], list[Row]]:
 
 
 def _asked(args: argparse.Namespace) -> Asked:
-    drawn = draw(args.seed, GPU if args.target == "cuda" else CPU)
+    drawn = draw(args.seed, GPU if args.target == "cuda" else CPU, args.multiple)
     last = args.skip + args.count
     shapes = [*itertools.islice(drawn, args.skip, last), *args.shapes]
     text = f"- {args.dtype}, seed {args.seed}, shapes {args.skip} to {last - 1} drawn from it"
+    if args.multiple > 1:
+        text += f", all sizes multiples of {args.multiple}"
     if args.shapes:
         text += f", and {', '.join(map(str, args.shapes))}"
     if args.tuned:
@@ -131,6 +133,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--target", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--dtype", choices=tuple(DTYPES), default="float32")
     parser.add_argument("--seed", type=int, default=0, help="of shapes and operands")
+    parser.add_argument("--multiple", type=int, default=1, help="draw multiples of it alone")
     parser.add_argument("--count", type=int, default=100, help="shapes (default 100)")
     parser.add_argument("--skip", type=int, default=0, help="leave out the first so many")
     parser.add_argument(

@@ -95,12 +95,13 @@ GPU = Bounds(sides=(1, 16384), reduction=(16, 16384), work=(1e6, 2e11))
 CPU = Bounds(sides=(1, 4096), reduction=(1, 4096), work=(1e3, 2e11))
 
 
-def draw(seed: int, bounds: Bounds) -> Iterator[Shape]:
+def draw(seed: int, bounds: Bounds, multiple: int = 1) -> Iterator[Shape]:
     """Shapes without end, the same ones for the same seed; every third is odd in all sizes.
 
     Args:
         seed: of the draw.
         bounds: what is not within them is drawn again.
+        multiple: more than 1: all sizes are multiples of it, the next ones, and none is odd.
     """
     rng = random.Random(seed)
     number = 0
@@ -108,7 +109,10 @@ def draw(seed: int, bounds: Bounds) -> Iterator[Shape]:
         sizes = [
             _log_uniform(rng, *limits) for limits in (bounds.sides, bounds.reduction, bounds.sides)
         ]
-        shape = Shape(*(_made_odd(size) for size in sizes) if number % 3 == 2 else sizes)
+        if multiple > 1:
+            shape = Shape(*(-(-size // multiple) * multiple for size in sizes))
+        else:
+            shape = Shape(*(_made_odd(size) for size in sizes) if number % 3 == 2 else sizes)
         if shape in bounds:
             number += 1
             yield shape
