@@ -233,6 +233,13 @@ void launch(const uint3& grid, const uint3& block, std::size_t shared_bytes,
           if (!fiber.committed.empty()) fiber.committed.clear();
         }
         run_cluster();
+        for (unsigned rank = 0; rank < cluster; ++rank) {
+          const unsigned char* own = dynamic_shared + rank * SHARED_BYTES;
+          const auto untouched = [](unsigned char byte) { return byte == 0xff; };
+          if (!std::all_of(own + shared_bytes, own + SHARED_BYTES, untouched)) {
+            fail("a store behind the shared memory that was asked for");
+          }
+        }
       }
     }
   }
