@@ -12,7 +12,7 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,8 @@ GRAPH_PRODUCTS = 1.3e11
 """In the calls of a graph together, some milliseconds of cuBLAS."""
 ERRORS_AT = 4096
 """Reduction of the products whose errors are shown."""
+SUSTAINED_AT = "4096x4096x4096"
+"""What the table by sizes shows of steady work, and of errors."""
 
 Replay = Callable[[], float]
 
@@ -57,15 +59,35 @@ def main() -> None:
     names = args.families or [name for name in families if name.startswith("split_")]
     with tempfile.TemporaryDirectory() as folder:
         programs = ProgramCache(Path(folder))
-        for size in args.sizes:
-            for name in names:
-                compare(families[name], size, args.layout, args.steady, gpu, programs)
+        rows = [
+            row
+            for size in args.sizes
+            for name in names
+            for row in compare(families[name], size, args.layout, args.steady, gpu, programs)
+        ]
+    print(f"\n{by_size(rows)}")
+
+
+def by_size(rows: Sequence[Sequence[str]]) -> str:
+    """A line for each family, and for its exact preset: speeds by size, steady ones, the error."""
+    sizes = list(dict.fromkeys(row[2] for row in rows))
+    names = [size.split("x")[0] if len(set(size.split("x"))) == 1 else size for size in sizes]
+    lines: dict[str, dict[str, Sequence[str]]] = {}
+    for row in rows:
+        name = f"{row[0]}, exact" if row[3] == "exact" else row[0]
+        lines.setdefault(name, {})[row[2]] = row
+    shown = [f"| family | {' | '.join(names)} | sustained | error |\n|{'---|' * (len(sizes) + 3)}"]
+    for name, found in lines.items():
+        last = found.get(SUSTAINED_AT, [""] * 11)
+        cells = [found[size][5] if size in found else "" for size in sizes]
+        shown.append(f"| {' | '.join([name, *cells, last[6], last[9]])} |")
+    return "\n".join(shown)
 
 
 def compare(
     family: Any, size: str, layout: str, steady_s: float, gpu: Any, programs: ProgramCache
-) -> None:
-    """Print the rows of a family: its fastest preset, and `exact` where there is one."""
+) -> Iterator[list[str]]:
+    """Print and give rows of a family: its fastest preset, and `exact` where there is one."""
     m, n, k = map(int, size.split("x"))
     problem = Gemm(m, n, k, family.dtypes[0], layout=layout, accuracy=family.accuracy)
     dtype = getattr(torch, problem.dtype)
@@ -109,6 +131,7 @@ def compare(
         cells = [family.name, family.accuracy, size, name, f"{cool_us:.1f}", f"{ratio:.2f}"]
         cells += [f"{their_us / our_us:.2f}", f"{our_j:.3f}", f"{their_j:.3f}"]
         print(f"| {' | '.join([*cells, *shown])} |", flush=True)
+        yield [*cells, *shown]
 
 
 def called(kernel: Any) -> Callable[[Any], object]:
