@@ -12,6 +12,7 @@ import gc
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -275,12 +276,12 @@ class Contest:
                 times[name].append(self._turn(name))
         return times
 
-    def sustain(self, name: str, seconds: float) -> int:
-        """Launch for about so long without a pause: how many launches."""
+    def sustain(self, name: str, seconds: float) -> tuple[int, float]:
+        """Launch for about so long without a pause: how many launches, and their mean seconds."""
         batch, expected_s = self._batches[name]
         batches = max(1, round(seconds / (batch.launches * expected_s)))
-        batch.samples(batches)
-        return batches * batch.launches
+        times = batch.samples(batches)
+        return batches * batch.launches, fmean(times)
 
     def close(self) -> None:
         """Free graphs, kernels and the library's handle."""

@@ -94,7 +94,8 @@ def _row(
             if tuned is not None:
                 row = row.with_tuned(tuned, times["tuned"], times, spent_s)
             if meter is not None:
-                row = dataclasses.replace(row, joules=_joules(contest, meter))
+                joules, sustained = _steady(contest, meter)
+                row = dataclasses.replace(row, joules=joules, sustained=sustained)
             return row
     except failures as error:
         return Row(shape, asked.dtype, failure=" ".join(str(error).split())[:300])
@@ -131,17 +132,20 @@ def _enter(
     return Served.of(kernel, launch=note, ready_s=ready_s, error=error)
 
 
-def _joules(contest: Contest, meter: EnergyMeter) -> tuple[float, float] | None:
-    """Energy of a call of ours and of cuBLAS's, in two turns each; None where nothing tells."""
+def _steady(contest: Contest, meter: EnergyMeter) -> tuple[tuple[float, float] | None, float]:
+    """Without a pause, in two turns each: energy of a call of ours and of cuBLAS's, None where
+    nothing tells; and the ratio of their times."""
     used = {"ours": 0.0, contest.peer: 0.0}
-    calls = dict.fromkeys(used, 0)
+    calls, took_s = dict.fromkeys(used, 0), dict.fromkeys(used, 0.0)
+    told = True
     for name in (*used, *reversed(used)):
         before = meter.joules()
-        launches = contest.sustain(name, SUSTAIN_S)
+        launches, seconds = contest.sustain(name, SUSTAIN_S)
         after = meter.joules()
-        if before is None or after is None:
-            return None
-        used[name] += after - before
+        told = told and before is not None and after is not None
+        used[name] += (after or 0) - (before or 0)
         calls[name] += launches
+        took_s[name] += seconds
     ours, theirs = (used[name] / calls[name] for name in used)
-    return ours, theirs
+    ratio = took_s[contest.peer] / took_s["ours"]
+    return (ours, theirs) if told else None, ratio

@@ -149,6 +149,7 @@ class Row:
         copy_share: bytes each moved once, per second, as a share of what copying reaches; None
             where the caches matter or nothing was copied.
         joules: energy of a call and of the peer's; None where it was not measured.
+        sustained: the ratio without a pause; None where it was not measured.
         tuned: after a search; None without one.
         peer_error: of the peer's result, as a share of what is allowed; None where it was not
             looked at.
@@ -165,6 +166,7 @@ class Row:
     bytes: int = 0
     copy_share: float | None = None
     joules: tuple[float, float] | None = None
+    sustained: float | None = None
     tuned: Tuned | None = None
     peer_error: float | None = None
     failure: str = ""

@@ -135,6 +135,7 @@ def squares_table(rows: Sequence[Row]) -> str:
             f"{row.shape}",
             f"{row.rate / 1e12:.2f}",
             f"**{row.ratio}**",
+            "" if row.sustained is None else f"{row.sustained:.3f}",
             f"{row.joules[0]:.4g}",
             f"{row.joules[1]:.4g}",
             f"{row.joules[1] / row.joules[0]:.2f}",
@@ -143,7 +144,8 @@ def squares_table(rows: Sequence[Row]) -> str:
         for row in rows
         if row.joules is not None
     ]
-    header = ("shape", "TFLOP/s", "ratio", "joules", "peer's", "peer's / ours", "kernel")
+    numbers = ("TFLOP/s", "ratio", "sustained", "joules", "peer's", "peer's / ours")
+    header = ("shape", *numbers, "kernel")
     return markdown(header, lines)
 
 
