@@ -1,0 +1,432 @@
+"""A dense survey of a GPU's programs: many of them timed on every shape, in a moment each.
+
+The survey of a preset verifies and times as trials do, a second each. Where timing takes
+milliseconds a portfolio can rest on thousands of times instead. In three steps, since a machine
+with a GPU need not do the first and the last::
+
+    python benchmarks/dense_survey.py plan --dtype bfloat16 --device h100 -o plan.jsonl
+    python benchmarks/dense_survey.py time plan.jsonl -o times.jsonl        # on the GPU
+    python benchmarks/dense_survey.py ship times.jsonl --dtype bfloat16 --like float16
+
+A plan has, for each shape, the calls that the shipped portfolio's prices expect to be fastest:
+of its programs, of the same for other layouts, and of their neighbours in one parameter. Times are
+of CUDA graphs, operands rotating beyond the level-2 cache; every result is compared with
+PyTorch's. What is shipped are the programs that are fastest on the shapes timed now, and by their
+prices on shapes of all other kinds, as which they were timed before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import hashlib
+import itertools
+import json
+import lzma
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from shape_draws import GPU, draw
+
+from autotune import Gemm
+from autotune.core.checks import utc_now
+from autotune.core.configuration import Candidate, Configuration
+from autotune.core.dtypes import ELEMENTS
+from autotune.core.errors import AutotuneError
+from autotune.core.paths import data_dir
+from autotune.families.family import KernelFamily
+from autotune.families.gpu.planning import planner_of
+from autotune.families.program_cache import ProgramCache
+from autotune.gpu.launch.code import make_program
+from autotune.model import LARGEST, Portfolio, is_modelled, program_of, with_calls
+from autotune.model.book import FEWEST, PriceBook, Timed, select
+from autotune.model.terms import Sizes
+from autotune.store import export_lines
+from autotune.store.files import COMPRESSED, read_portfolios
+from autotune.store.portfolio import portfolio_document
+from autotune.store.strict_json import line
+from autotune.targets.families import load_families
+from autotune.targets.registry import make_target
+
+MOST_WORK = 3e10
+"""Products of a shape that is drawn."""
+MOST_OF_LAYERS = 8e10
+
+SQUARES = (128, 256, 512, 1024, 2048)
+CALLS = 44
+"""Of programs, on each shape."""
+
+SECOND = 1.08
+"""How much slower than a program's best call its second one may be expected, to be timed too."""
+
+CURIOSITY = 0.9
+"""The share of its expected time that a program is taken for that was never timed."""
+
+LOSS = 2e-4
+ELSEWHERE = 400
+"""Shapes that earlier prices tell of."""
+
+ROTATED_BYTES = 192e6
+REPLAYS = 3
+
+
+class Device(NamedTuple):
+    """Whose programs: limits, families and what is shipped."""
+
+    file: Path
+    limits: Any
+    families: Mapping[str, KernelFamily]
+    portfolio: Portfolio
+
+    @classmethod
+    def named(cls, name: str, dtype: str) -> Device:
+        """The device of a name, with the shipped portfolio of a type."""
+        device = make_target("cuda").device(None, name)
+        (file,) = data_dir("cache").glob(f"cuda-*{name}*/gemm.portfolio.jsonl")
+        own = Gemm(1, 1, 1, dtype)
+        found = [each for each in read_portfolios(file) if _is_for(each, own)]
+        families = load_families(target="cuda", operation="gemm")
+        return cls(file, device.limits, families, found[0])
+
+    def book(self) -> PriceBook:
+        """The prices that are shipped."""
+        book = PriceBook(self.families, self.portfolio.dtype, self.limits)
+        book.begin_with(self.portfolio.families)
+        for entry in self.portfolio.entries:
+            book.take(entry)
+        return book
+
+
+def _is_for(portfolio: Portfolio, problem: Gemm) -> bool:
+    of = portfolio.dtype, portfolio.out_dtype, portfolio.accuracy
+    return of == (problem.dtype, problem.result_dtype, problem.accuracy)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("step", choices=("plan", "time", "ship"))
+    parser.add_argument("file", type=Path, nargs="?", help="what the step before wrote")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--like", nargs="*", default=[], help="types that get the same programs")
+    parser.add_argument("--device", default="h100")
+    parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
+    parser.add_argument("--count", type=int, default=24, help="shapes of a layout; twice for nn")
+    parser.add_argument("--multiple", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=300.0, help="of timing")
+    parser.add_argument("-o", "--output", type=Path)
+    args = parser.parse_args()
+    steps = {"plan": plan, "time": time_all, "ship": ship}
+    steps[args.step](args)
+
+
+# --- What to time ---
+
+
+def plan(args: argparse.Namespace) -> None:
+    """Write a line for each shape, with its calls."""
+    device = Device.named(args.device, args.dtype)
+    book = device.book()
+    pools = {layout: _pool(device, book, layout) for layout in args.layouts}
+    lines = []
+    for layout, problem in _problems(args):
+        sizes = Sizes.of(problem)
+        expected = []
+        for candidate in pools[layout]:
+            program = book.program(candidate, layout)
+            if program is None or not is_modelled(device.families[candidate.family], problem):
+                continue
+            seconds = program.expected(sizes)[1]
+            known = program.known is not None
+            expected.append((seconds * (1.0 if known else CURIOSITY), id(program), program))
+        calls: list[list[Any]] = []
+        for _, _, program in sorted(expected, key=lambda each: each[:2]):
+            found = _calls(device, program, problem)
+            calls += [[program.key.family, dict(each)] for each in found]
+            if len(calls) >= CALLS:
+                break
+        lines.append(json.dumps({"sizes": problem.shape, "layout": layout, "calls": calls}))
+    # Layouts and sizes in turns: what a run has no time for is of all kinds.
+    order = np.random.default_rng(args.seed).permutation(len(lines))
+    text = "".join(f"{lines[row]}\n" for row in order)
+    args.output.write_text(json.dumps({"dtype": args.dtype}) + "\n" + text)
+    print(f"{len(lines)} shapes, {sum(each.count('sm') for each in lines)} calls")
+
+
+def _problems(args: argparse.Namespace) -> Iterator[tuple[str, Gemm]]:
+    bounds = dataclasses.replace(GPU, work=(1e5, MOST_WORK))
+    for number, layout in enumerate(args.layouts):
+        count = args.count * (2 if layout == "nn" else 1)
+        shapes = itertools.islice(draw(args.seed + number, bounds, args.multiple), count)
+        squares = [(side, side, side) for side in SQUARES]
+        layers = itertools.islice(_layers(args.seed, MOST_OF_LAYERS), count * (layout == "nt"))
+        for m, n, k in [*(shape.sizes for shape in shapes), *squares, *layers]:
+            yield layout, Gemm(m, n, k, args.dtype, layout=layout)
+
+
+def _layers(seed: int, most: float) -> Iterator[tuple[int, int, int]]:
+    """Linear layers of 1 to 4096 rows, whose inputs and outputs are multiples of 128."""
+    rng = np.random.default_rng(seed)
+    while True:
+        n, k = (int(size) * 128 for size in np.exp(rng.uniform(np.log(8), np.log(200), 2)))
+        tokens = int(rng.choice([1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096]))
+        if tokens * n * k <= most:
+            yield tokens, n, k
+
+
+def _pool(device: Device, book: PriceBook, layout: str) -> list[Candidate]:
+    """Programs of the portfolio, of any layout, and their neighbours in one parameter."""
+    found: dict[Candidate, None] = {}
+    for entry in device.portfolio.entries:
+        family = device.families[entry.family]
+        if layout not in family.layouts:
+            continue
+        own = dict(entry.configuration)
+        changed = [own]
+        for parameter in family.parameters:
+            if parameter.name in family.free_parameters or len(parameter.values) < 2:
+                continue
+            at = parameter.values.index(own[parameter.name])
+            near = (*parameter.values[max(0, at - 1) : at], *parameter.values[at + 1 : at + 2])
+            changed += [{**own, parameter.name: value} for value in near]
+        for configuration in changed:
+            try:
+                program = program_of(family, family.conform(configuration))
+                book.program(Candidate(entry.family, program), layout)
+            except AutotuneError:  # parameters that do not go together
+                continue
+            found[Candidate(entry.family, program)] = None
+    return list(found)
+
+
+def _calls(device: Device, program: Any, problem: Gemm) -> list[Configuration]:
+    """The best valid call of a program for a problem, and the second where it is near."""
+    family, limits = device.families[program.key.family], device.limits
+    seconds = program._seconds(Sizes.of(problem))
+    found: list[Configuration] = []
+    for row in np.argsort(seconds, kind="stable").tolist():
+        if found and (len(found) == 2 or seconds[row] > SECOND * seconds.min()):
+            break
+        configuration = program.configurations[row]
+        if planner_of(family, configuration, problem.dtype, limits).valid(problem):
+            found.append(configuration)
+        elif not found:
+            break  # what is invalid with the best call is hardly fast with another
+    return found
+
+
+# --- Timing ---
+
+
+def time_all(args: argparse.Namespace) -> None:
+    """Compile all programs of a plan, then time its calls, shape by shape."""
+    import torch
+    from gpu_environment import describe_gpu, read_gpu
+    from layers import captured
+
+    gpu = read_gpu()
+    print(describe_gpu(gpu))
+    head, *lines = map(json.loads, args.file.read_text().splitlines())
+    families, dtype = load_families(target="cuda", operation="gemm"), head["dtype"]
+    end = time.monotonic() + args.seconds
+    with tempfile.TemporaryDirectory() as folder, args.output.open("w") as out:
+        jobs: dict[str, tuple[Any, ...]] = {}
+        for each in lines:
+            for name, configuration in each["calls"]:
+                program = program_of(families[name], families[name].conform(configuration))
+                key = f"{name} {each['layout']} {program}"
+                what = (name, configuration, each["sizes"], each["layout"], dtype)
+                jobs.setdefault(key, (*what, gpu.limits, folder))
+        with ProcessPoolExecutor() as pool:
+            failed = [error for error in pool.map(_compiled, jobs.values(), chunksize=4) if error]
+        print(f"- {len(jobs)} programs, of which not compiled: {failed}", flush=True)
+        programs, kind = ProgramCache(Path(folder)), getattr(torch, dtype)
+        for each in lines:
+            if time.monotonic() > end:
+                break
+            m, n, k = each["sizes"]
+            problem = Gemm(m, n, k, dtype, layout=each["layout"])
+            operands = _operands(torch, problem, kind)
+            count = max(8, len(operands))
+
+            def library(of: Any, layout: str = problem.layout) -> None:
+                left, right = (
+                    x.t() if letter == "t" else x for x, letter in zip(of[:2], layout, strict=True)
+                )
+                torch.mm(left, right, out=of[2])
+
+            theirs = captured(library, operands, count)
+            library(operands[0])
+            expected = operands[0][2].double().clone()
+            theirs()
+            peer = statistics.median(theirs() for _ in range(REPLAYS))
+            found = []
+            for name, configuration in each["calls"]:
+                candidate = Candidate(name, families[name].conform(configuration))
+                try:
+                    kernel = make_target("cuda").kernel(
+                        families[name], candidate, problem, gpu, programs
+                    )
+                    operands[0][2].fill_(float("nan"))
+                    ours = captured(_called(kernel), operands, count)
+                except AutotuneError as error:
+                    print(f"{problem.label} {candidate}: {error}", file=sys.stderr)
+                    continue
+                ours()
+                us = statistics.median(ours() for _ in range(REPLAYS))
+                off = (operands[0][2].double() - expected).norm() / expected.norm()
+                if not float(off) < 0.01:
+                    print(f"wrong: {problem.label} {candidate}: {float(off)}", flush=True)
+                    continue
+                found.append([name, configuration, us])
+            again = statistics.median(theirs() for _ in range(REPLAYS))
+            row = {**each, "calls": found, "library_us": min(peer, again)}
+            print(json.dumps(row), file=out, flush=True)
+        torch.cuda.empty_cache()
+
+
+def _called(kernel: Any) -> Any:
+    return lambda of: kernel(of[0], of[1], out=of[2])
+
+
+def _operands(torch: Any, problem: Gemm, kind: Any) -> list[tuple[Any, ...]]:
+    shapes = [(problem.m, problem.n), (problem.n, problem.k)]
+    stored = [
+        shape[::-1] if letter == "t" else shape
+        for shape, letter in zip(shapes, problem.layout, strict=True)
+    ]
+    elements = sum(m * n for m, n in [*shapes, (problem.m, problem.k)])
+    copies = max(1, min(32, round(ROTATED_BYTES / (elements * ELEMENTS[problem.dtype].itemsize))))
+    made = [torch.randn(shape, device="cuda", dtype=kind) for shape in stored]
+    return [
+        (*(x.clone() for x in made), torch.empty(problem.m, problem.k, device="cuda", dtype=kind))
+        for _ in range(copies)
+    ]
+
+
+def _compiled(job: tuple[Any, ...]) -> str:
+    name, configuration, sizes, layout, dtype, limits, folder = job
+    family = load_families(target="cuda", operation="gemm")[name]
+    problem = Gemm(*sizes, dtype, layout=layout)
+    try:
+        programs = ProgramCache(Path(folder))
+        make_program(family, family.conform(configuration), problem, limits, programs)
+    except AutotuneError as error:
+        return f"{name} {configuration}: {error}"[:300]
+    return ""
+
+
+# --- What is shipped ---
+
+
+def ship(args: argparse.Namespace) -> None:
+    """Learn prices from times, select programs, and write portfolios with their binaries."""
+    device = Device.named(args.device, args.dtype)
+    book = device.book()
+    rows = [json.loads(each) for each in args.file.read_text().splitlines()]
+    best: dict[Sizes, dict[Any, float]] = {}
+    for row in rows:
+        sizes = Sizes.of(Gemm(*row["sizes"], args.dtype, layout=row["layout"]))
+        for name, configuration, us in row["calls"]:
+            candidate = Candidate(name, device.families[name].conform(configuration))
+            program = book.program(candidate, row["layout"])
+            assert program is not None
+            book.note(Timed(candidate, sizes, us / 1e6))
+            known = best.setdefault(sizes, {})
+            known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
+    book.learn()
+    chosen = _selected(device, book, best, args.seed)
+    ratios = [
+        row["library_us"] / 1e6 / min(best[Sizes.of(problem)].values())
+        for row in rows
+        if (problem := Gemm(*row["sizes"], args.dtype, layout=row["layout"])) and row["calls"]
+    ]
+    print(f"best of all timed: {np.exp(np.mean(np.log(ratios))):.3f} of the library")
+    for dtype in (args.dtype, *args.like):
+        _write(Device.named(args.device, dtype), chosen, book, len(best))
+
+
+def _selected(device: Device, book: PriceBook, best: Mapping[Sizes, Any], seed: int) -> list[Any]:
+    """Programs, in the order of what they bring."""
+    able = [each for each in book.programs if each.known is not None or len(each.timed) >= FEWEST]
+    sizes = [*best, *_elsewhere(device.portfolio.dtype, seed)]
+    seconds = np.full((len(able), len(sizes)), np.inf)
+    for row, program in enumerate(able):
+        for column, each in enumerate(sizes):
+            if each.layout != program.key.layout:
+                continue
+            known = best.get(each, {}).get(program.key)
+            # A program that was never timed on such shapes is not known to be fast there.
+            doubt = 1.0 if program.known is not None else np.exp(program.spread)
+            seconds[row, column] = known or program.expected(each)[1] * doubt
+    served = np.isfinite(seconds).any(axis=0)
+    chosen, loss = select(seconds[:, served], most=LARGEST, loss=LOSS)
+    new = sum(able[row].known is None for row in chosen)
+    print(f"{len(chosen)} programs, {new} of them new; loss {loss:.4f}")
+    return [able[row] for row in chosen]
+
+
+def _elsewhere(dtype: str, seed: int) -> Iterator[Sizes]:
+    """Shapes as earlier surveys drew them: layers, and any, most of them not aligned."""
+    layouts = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
+    for number, shape in enumerate(itertools.islice(draw(seed, GPU), ELSEWHERE // 2)):
+        yield Sizes.of(Gemm(*shape.sizes, dtype, layout=layouts[number % 10]))
+    layouts = ("nt", "nt", "nn", "nt", "tn")
+    for number, sizes in enumerate(itertools.islice(_layers(seed, np.inf), ELSEWHERE // 2)):
+        yield Sizes.of(Gemm(*sizes, dtype, layout=layouts[number % 5]))
+
+
+def _write(device: Device, chosen: Sequence[Any], book: PriceBook, shapes: int) -> None:
+    before, problem = device.portfolio, Gemm(64, 64, 64, device.portfolio.dtype)
+    known = {entry.key: entry for entry in before.entries}
+    entries = []
+    for program in chosen:
+        entry = program.entry(device.families[program.key.family])
+        old = known.get(entry.key)
+        if old is not None and old.family_digest == entry.family_digest:
+            entry = dataclasses.replace(entry, binary=old.binary, support=old.support)
+        entries.append(entry)
+    with tempfile.TemporaryDirectory() as folder:
+        programs = ProgramCache(Path(folder))
+        for number, entry in enumerate(entries):
+            if entry.binary is None:
+                entries[number] = _with_binary(device, entry, problem, programs)
+    called = with_calls(entries, device.families, problem, device.limits)
+    portfolio = dataclasses.replace(
+        before,
+        entries=tuple(called),
+        families={**before.families, **book.common},
+        shapes=before.shapes + shapes,
+        created=utc_now(),
+    )
+    others = [each for each in read_portfolios(device.file) if not _is_for(each, problem)]
+    text = [next(export_lines([])), *(line(portfolio_document(p)) for p in [*others, portfolio])]
+    device.file.write_text("".join(f"{each}\n" for each in text))
+    print(f"{len(called)} programs of {before.dtype} in {device.file}")
+
+
+def _with_binary(device: Device, entry: Any, problem: Gemm, programs: ProgramCache) -> Any:
+    family = device.families[entry.family]
+    here = dataclasses.replace(problem, layout=entry.layout)
+    code = make_program(family, entry.configuration, here, device.limits, programs)
+    digests = []
+    for content in (code.cubin, code.support):
+        digest = hashlib.sha256(content).hexdigest() if content else None
+        digests.append(digest)
+        if digest:
+            path = device.file.with_name(f"{digest}{COMPRESSED}")
+            path.write_bytes(lzma.compress(content, preset=9))
+    return dataclasses.replace(entry, binary=digests[0], support=digests[1])
+
+
+if __name__ == "__main__":
+    main()
