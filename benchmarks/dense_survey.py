@@ -9,10 +9,11 @@ with a GPU need not do the first and the last::
     python benchmarks/dense_survey.py ship times.jsonl --dtype bfloat16 --like float16
 
 A plan has, for each shape, the calls that the shipped portfolio's prices expect to be fastest:
-of its programs, of the same for other layouts, and of their neighbours in one parameter. Times are
-of CUDA graphs, operands rotating beyond the level-2 cache; every result is compared with
-PyTorch's. What is shipped are the programs that are fastest on the shapes timed now, and by their
-prices on shapes of all other kinds, as which they were timed before.
+of its programs, of the same for other layouts, and of their neighbours in one parameter. A second
+plan, from the times of a first one, has the programs that did best there: what is timed on few
+shapes is hardly known. Times are of CUDA graphs, operands rotating beyond the level-2 cache; every
+result is compared with PyTorch's. What is shipped are the programs that are fastest on the shapes
+timed now, and by their prices on shapes of all other kinds, as which they were timed before.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.gpu.launch.code import make_program
 from autotune.model import LARGEST, Portfolio, is_modelled, program_of, with_calls
 from autotune.model.book import FEWEST, PriceBook, Timed, select
+from autotune.model.portfolio import Key
 from autotune.model.terms import Sizes
 from autotune.store import export_lines
 from autotune.store.files import COMPRESSED, read_portfolios
@@ -60,16 +62,12 @@ MOST_WORK = 3e10
 MOST_OF_LAYERS = 8e10
 
 SQUARES = (128, 256, 512, 1024, 2048)
-CALLS = 44
-"""Of programs, on each shape."""
-
 SECOND = 1.08
 """How much slower than a program's best call its second one may be expected, to be timed too."""
 
 CURIOSITY = 0.9
 """The share of its expected time that a program is taken for that was never timed."""
 
-LOSS = 2e-4
 ELSEWHERE = 400
 """Shapes that earlier prices tell of."""
 
@@ -114,13 +112,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("step", choices=("plan", "time", "ship"))
-    parser.add_argument("file", type=Path, nargs="?", help="what the step before wrote")
+    parser.add_argument("files", type=Path, nargs="*", help="a plan; or times, all that there are")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--like", nargs="*", default=[], help="types that get the same programs")
     parser.add_argument("--device", default="h100")
     parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
     parser.add_argument("--count", type=int, default=24, help="shapes of a layout; twice for nn")
     parser.add_argument("--multiple", type=int, default=8)
+    parser.add_argument("--calls", type=int, default=44, help="of programs, on each shape")
+    parser.add_argument("--programs", type=int, default=160, help="of a second plan")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=300.0, help="of timing")
     parser.add_argument("-o", "--output", type=Path)
@@ -136,7 +136,18 @@ def plan(args: argparse.Namespace) -> None:
     """Write a line for each shape, with its calls."""
     device = Device.named(args.device, args.dtype)
     book = device.book()
-    pools = {layout: _pool(device, book, layout) for layout in args.layouts}
+    if args.files:
+        best = _learn(device, book, _rows(args.files))
+        chosen = [each.key for each in _selected(device, book, best, args.seed, args.programs)]
+        kept = {entry.key for entry in device.portfolio.entries}.union(chosen)
+        pools = {
+            layout: [
+                Candidate(key.family, key.configuration) for key in kept if key.layout == layout
+            ]
+            for layout in args.layouts
+        }
+    else:
+        pools = {layout: _pool(device, book, layout) for layout in args.layouts}
     lines = []
     for layout, problem in _problems(args):
         sizes = Sizes.of(problem)
@@ -146,13 +157,13 @@ def plan(args: argparse.Namespace) -> None:
             if program is None or not is_modelled(device.families[candidate.family], problem):
                 continue
             seconds = program.expected(sizes)[1]
-            known = program.known is not None
+            known = program.known is not None or program.timed
             expected.append((seconds * (1.0 if known else CURIOSITY), id(program), program))
         calls: list[list[Any]] = []
         for _, _, program in sorted(expected, key=lambda each: each[:2]):
             found = _calls(device, program, problem)
             calls += [[program.key.family, dict(each)] for each in found]
-            if len(calls) >= CALLS:
+            if len(calls) >= args.calls:
                 break
         lines.append(json.dumps({"sizes": problem.shape, "layout": layout, "calls": calls}))
     # Layouts and sizes in turns: what a run has no time for is of all kinds.
@@ -235,7 +246,7 @@ def time_all(args: argparse.Namespace) -> None:
 
     gpu = read_gpu()
     print(describe_gpu(gpu))
-    head, *lines = map(json.loads, args.file.read_text().splitlines())
+    head, *lines = map(json.loads, args.files[0].read_text().splitlines())
     families, dtype = load_families(target="cuda", operation="gemm"), head["dtype"]
     end = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory() as folder, args.output.open("w") as out:
@@ -331,31 +342,42 @@ def _compiled(job: tuple[Any, ...]) -> str:
 def ship(args: argparse.Namespace) -> None:
     """Learn prices from times, select programs, and write portfolios with their binaries."""
     device = Device.named(args.device, args.dtype)
-    book = device.book()
-    rows = [json.loads(each) for each in args.file.read_text().splitlines()]
-    best: dict[Sizes, dict[Any, float]] = {}
+    book, rows = device.book(), _rows(args.files)
+    best = _learn(device, book, rows)
+    chosen = _selected(device, book, best, args.seed, LARGEST)
+    for dtype in (args.dtype, *args.like):
+        _write(Device.named(args.device, dtype), chosen, book, len(best))
+
+
+def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
+    return [json.loads(each) for file in files for each in file.read_text().splitlines()]
+
+
+def _learn(
+    device: Device, book: PriceBook, rows: Sequence[Mapping[str, Any]]
+) -> dict[Sizes, dict[Key, float]]:
+    """Teach a book times; gives the best seconds of every program on every shape."""
+    best: dict[Sizes, dict[Key, float]] = {}
     for row in rows:
-        sizes = Sizes.of(Gemm(*row["sizes"], args.dtype, layout=row["layout"]))
+        sizes = Sizes.of(Gemm(*row["sizes"], device.portfolio.dtype, layout=row["layout"]))
+        known = best.setdefault(sizes, {})
         for name, configuration, us in row["calls"]:
             candidate = Candidate(name, device.families[name].conform(configuration))
             program = book.program(candidate, row["layout"])
             assert program is not None
             book.note(Timed(candidate, sizes, us / 1e6))
-            known = best.setdefault(sizes, {})
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
     book.learn()
-    chosen = _selected(device, book, best, args.seed)
-    ratios = [
-        row["library_us"] / 1e6 / min(best[Sizes.of(problem)].values())
-        for row in rows
-        if (problem := Gemm(*row["sizes"], args.dtype, layout=row["layout"])) and row["calls"]
-    ]
-    print(f"best of all timed: {np.exp(np.mean(np.log(ratios))):.3f} of the library")
-    for dtype in (args.dtype, *args.like):
-        _write(Device.named(args.device, dtype), chosen, book, len(best))
+    return best
 
 
-def _selected(device: Device, book: PriceBook, best: Mapping[Sizes, Any], seed: int) -> list[Any]:
+def _selected(
+    device: Device,
+    book: PriceBook,
+    best: Mapping[Sizes, Mapping[Key, float]],
+    seed: int,
+    most: int,
+) -> list[Any]:
     """Programs, in the order of what they bring."""
     able = [each for each in book.programs if each.known is not None or len(each.timed) >= FEWEST]
     sizes = [*best, *_elsewhere(device.portfolio.dtype, seed)]
@@ -369,7 +391,7 @@ def _selected(device: Device, book: PriceBook, best: Mapping[Sizes, Any], seed: 
             doubt = 1.0 if program.known is not None else np.exp(program.spread)
             seconds[row, column] = known or program.expected(each)[1] * doubt
     served = np.isfinite(seconds).any(axis=0)
-    chosen, loss = select(seconds[:, served], most=LARGEST, loss=LOSS)
+    chosen, loss = select(seconds[:, served], most=most, loss=0.0)
     new = sum(able[row].known is None for row in chosen)
     print(f"{len(chosen)} programs, {new} of them new; loss {loss:.4f}")
     return [able[row] for row in chosen]
