@@ -121,6 +121,9 @@ def main() -> None:
     parser.add_argument("--multiple", type=int, default=8)
     parser.add_argument("--calls", type=int, default=44, help="of programs, on each shape")
     parser.add_argument("--programs", type=int, default=160, help="of a second plan")
+    parser.add_argument(
+        "--keep", nargs="*", default=[], help="layouts whose programs and prices stay as they are"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=300.0, help="of timing")
     parser.add_argument("-o", "--output", type=Path)
@@ -230,8 +233,6 @@ def _calls(device: Device, program: Any, problem: Gemm) -> list[Configuration]:
         configuration = program.configurations[row]
         if planner_of(family, configuration, problem.dtype, limits).valid(problem):
             found.append(configuration)
-        elif not found:
-            break  # what is invalid with the best call is hardly fast with another
     return found
 
 
@@ -343,10 +344,13 @@ def ship(args: argparse.Namespace) -> None:
     """Learn prices from times, select programs, and write portfolios with their binaries."""
     device = Device.named(args.device, args.dtype)
     book, rows = device.book(), _rows(args.files)
+    rows = [row for row in rows if row["layout"] not in args.keep]
     best = _learn(device, book, rows)
-    chosen = _selected(device, book, best, args.seed, LARGEST)
+    kept = sum(entry.layout in args.keep for entry in device.portfolio.entries)
+    most = min(args.programs, LARGEST) - kept
+    chosen = _selected(device, book, best, args.seed, most, args.keep)
     for dtype in (args.dtype, *args.like):
-        _write(Device.named(args.device, dtype), chosen, book, len(best))
+        _write(Device.named(args.device, dtype), chosen, book, args.keep, len(best))
 
 
 def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -377,10 +381,13 @@ def _selected(
     best: Mapping[Sizes, Mapping[Key, float]],
     seed: int,
     most: int,
+    but: Sequence[str] = (),
 ) -> list[Any]:
-    """Programs, in the order of what they bring."""
+    """Programs of all layouts `but` some, in the order of what they bring."""
     able = [each for each in book.programs if each.known is not None or len(each.timed) >= FEWEST]
+    able = [each for each in able if each.key.layout not in but]
     sizes = [*best, *_elsewhere(device.portfolio.dtype, seed)]
+    sizes = [each for each in sizes if each.layout not in but]
     seconds = np.full((len(able), len(sizes)), np.inf)
     for row, program in enumerate(able):
         for column, each in enumerate(sizes):
@@ -407,10 +414,12 @@ def _elsewhere(dtype: str, seed: int) -> Iterator[Sizes]:
         yield Sizes.of(Gemm(*sizes, dtype, layout=layouts[number % 5]))
 
 
-def _write(device: Device, chosen: Sequence[Any], book: PriceBook, shapes: int) -> None:
+def _write(
+    device: Device, chosen: Sequence[Any], book: PriceBook, keep: Sequence[str], shapes: int
+) -> None:
     before, problem = device.portfolio, Gemm(64, 64, 64, device.portfolio.dtype)
     known = {entry.key: entry for entry in before.entries}
-    entries = []
+    entries = [entry for entry in before.entries if entry.layout in keep]
     for program in chosen:
         entry = program.entry(device.families[program.key.family])
         old = known.get(entry.key)
