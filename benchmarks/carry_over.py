@@ -134,7 +134,7 @@ def rewrite(
                 )
             if part.pop("id", None):
                 part["id"] = TuningRecord.from_json(part).id  # that of the content
-        if "entries" in document:
+        if "digest" in document:
             document["digest"] = digest_of(document)
         lines.append(json.dumps(document, allow_nan=False))
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
