@@ -47,7 +47,8 @@ from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.launch.code import make_program
 from autotune.model import LARGEST, Portfolio, is_modelled, program_of, with_calls
-from autotune.model.book import FEWEST, PriceBook, Timed, select
+from autotune.model.book import PriceBook, Timed, select
+from autotune.model.choosing import FAR, strangeness
 from autotune.model.portfolio import Key
 from autotune.model.terms import Sizes
 from autotune.store import export_lines
@@ -68,6 +69,11 @@ SECOND = 1.08
 CURIOSITY = 0.9
 """The share of its expected time that a program is taken for that was never timed."""
 
+FEWEST = 8
+"""Times that a new program must have."""
+
+LARGE = 6
+SIDES = (2048, 4096, 8192, 16384)
 ELSEWHERE = 400
 """Shapes that earlier prices tell of."""
 
@@ -360,7 +366,10 @@ def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
 def _learn(
     device: Device, book: PriceBook, rows: Sequence[Mapping[str, Any]]
 ) -> dict[Sizes, dict[Key, float]]:
-    """Teach a book times; gives the best seconds of every program on every shape."""
+    """Teach a book times; gives the best seconds of every program on every shape.
+
+    Prices that are shipped stay: they are of larger products, too, which are not timed now.
+    """
     best: dict[Sizes, dict[Key, float]] = {}
     for row in rows:
         sizes = Sizes.of(Gemm(*row["sizes"], device.portfolio.dtype, layout=row["layout"]))
@@ -369,7 +378,8 @@ def _learn(
             candidate = Candidate(name, device.families[name].conform(configuration))
             program = book.program(candidate, row["layout"])
             assert program is not None
-            book.note(Timed(candidate, sizes, us / 1e6))
+            if program.known is None:
+                book.note(Timed(candidate, sizes, us / 1e6))
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
     book.learn()
     return best
@@ -384,19 +394,24 @@ def _selected(
     but: Sequence[str] = (),
 ) -> list[Any]:
     """Programs of all layouts `but` some, in the order of what they bring."""
-    able = [each for each in book.programs if each.known is not None or len(each.timed) >= FEWEST]
-    able = [each for each in able if each.key.layout not in but]
-    sizes = [*best, *_elsewhere(device.portfolio.dtype, seed)]
-    sizes = [each for each in sizes if each.layout not in but]
+    able = [each for each in book.programs if each.key.layout not in but]
+    able = [each for each in able if each.known is not None or _believed(each, able)]
+    elsewhere = [*_elsewhere(device.portfolio.dtype, seed)]
+    large = [each for each in elsewhere if each.products > MOST_WORK]
+    # Large products count for more: there time is lost.
+    sizes = [each for each in [*best, *elsewhere, *large * LARGE] if each.layout not in but]
     seconds = np.full((len(able), len(sizes)), np.inf)
     for row, program in enumerate(able):
         for column, each in enumerate(sizes):
             if each.layout != program.key.layout:
                 continue
             known = best.get(each, {}).get(program.key)
-            # A program that was never timed on such shapes is not known to be fast there.
-            doubt = 1.0 if program.known is not None else np.exp(program.spread)
-            seconds[row, column] = known or program.expected(each)[1] * doubt
+            if known is None:
+                known = program.expected(each)[1]
+                if program.known is None:  # which is not known to be fast on such shapes
+                    far = strangeness(each, program.largest / FAR)
+                    known *= float(np.exp(program.spread)) * far
+            seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
     chosen, loss = select(seconds[:, served], most=most, loss=0.0)
     new = sum(able[row].known is None for row in chosen)
@@ -404,11 +419,32 @@ def _selected(
     return [able[row] for row in chosen]
 
 
+def _believed(program: Any, others: Sequence[Any]) -> bool:
+    """Whether a new program was timed enough, and is not expected to beat all on large products.
+
+    It was not timed on those: then its prices are of clocks that only short products have.
+    """
+    if len(program.timed) < FEWEST:
+        return False
+    alike = [each for each in others if each.key.layout == program.key.layout]
+    known = [each for each in alike if each.known is not None]
+    for side in SIDES:
+        large = dataclasses.replace(program.timed[0][0], m=side, n=side, k=side)
+        least = min((each.expected(large)[1] for each in known), default=0.0)
+        if program.expected(large)[1] < least:
+            return False
+    return True
+
+
 def _elsewhere(dtype: str, seed: int) -> Iterator[Sizes]:
     """Shapes as earlier surveys drew them: layers, and any, most of them not aligned."""
     layouts = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
     for number, shape in enumerate(itertools.islice(draw(seed, GPU), ELSEWHERE // 2)):
         yield Sizes.of(Gemm(*shape.sizes, dtype, layout=layouts[number % 10]))
+    for side, layout in itertools.product(
+        (1024, 2048, 4096, 8192, 16384), ("nn", "nt", "tn", "tt")
+    ):
+        yield Sizes.of(Gemm(side, side, side, dtype, layout=layout))
     layouts = ("nt", "nt", "nn", "nt", "tn")
     for number, sizes in enumerate(itertools.islice(_layers(seed, np.inf), ELSEWHERE // 2)):
         yield Sizes.of(Gemm(*sizes, dtype, layout=layouts[number % 5]))
@@ -422,6 +458,10 @@ def _write(
     entries = [entry for entry in before.entries if entry.layout in keep]
     for program in chosen:
         entry = program.entry(device.families[program.key.family])
+        if program.known is None:
+            # Clocks fall where power reaches its limit, which short products do not: what they
+            # tell of large ones is held against a program from the largest that was timed on.
+            entry = dataclasses.replace(entry, largest=entry.largest / FAR)
         old = known.get(entry.key)
         if old is not None and old.family_digest == entry.family_digest:
             entry = dataclasses.replace(entry, binary=old.binary, support=old.support)
