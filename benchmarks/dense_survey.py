@@ -72,6 +72,9 @@ CURIOSITY = 0.9
 FEWEST = 8
 """Times that a new program must have."""
 
+SURPRISE = 1.8
+"""How many times as long as expected a new program may take on a shape that was timed."""
+
 LARGE = 6
 SIDES = (2048, 4096, 8192, 16384)
 ELSEWHERE = 400
@@ -395,7 +398,7 @@ def _selected(
 ) -> list[Any]:
     """Programs of all layouts `but` some, in the order of what they bring."""
     able = [each for each in book.programs if each.key.layout not in but]
-    able = [each for each in able if each.known is not None or _believed(each, able)]
+    able = [each for each in able if each.known is not None or _believed(each, able, best)]
     elsewhere = [*_elsewhere(device.portfolio.dtype, seed)]
     large = [each for each in elsewhere if each.products > MOST_WORK]
     # Large products count for more: there time is lost.
@@ -419,13 +422,19 @@ def _selected(
     return [able[row] for row in chosen]
 
 
-def _believed(program: Any, others: Sequence[Any]) -> bool:
-    """Whether a new program was timed enough, and is not expected to beat all on large products.
+def _believed(
+    program: Any, others: Sequence[Any], best: Mapping[Sizes, Mapping[Key, float]]
+) -> bool:
+    """Whether a new program was timed enough, and may be chosen by its prices.
 
-    It was not timed on those: then its prices are of clocks that only short products have.
+    Not where it took much longer than they say, nor if it is expected to beat all on large
+    products: it was not timed on those, and its prices are of clocks that short ones have.
     """
     if len(program.timed) < FEWEST:
         return False
+    for sizes, times in best.items():
+        if times.get(program.key, 0.0) > SURPRISE * program.expected(sizes)[1]:
+            return False
     alike = [each for each in others if each.key.layout == program.key.layout]
     known = [each for each in alike if each.known is not None]
     for side in SIDES:
