@@ -48,7 +48,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.gpu.launch.code import make_program
 from autotune.model import LARGEST, Portfolio, is_modelled, program_of, with_calls
 from autotune.model.book import PriceBook, Timed, select
-from autotune.model.choosing import FAR, strangeness
+from autotune.model.choosing import strangeness
 from autotune.model.portfolio import Key
 from autotune.model.terms import Sizes
 from autotune.store import export_lines
@@ -410,16 +410,21 @@ def _selected(
                 continue
             known = best.get(each, {}).get(program.key)
             if known is None:
-                known = program.expected(each)[1]
-                if program.known is None:  # which is not known to be fast on such shapes
-                    far = strangeness(each, program.largest / FAR)
-                    known *= float(np.exp(program.spread)) * far
+                known = _told(program, each)
+                if program.known is None:
+                    known *= float(np.exp(program.spread))
             seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
     chosen, loss = select(seconds[:, served], most=most, loss=0.0)
     new = sum(able[row].known is None for row in chosen)
     print(f"{len(chosen)} programs, {new} of them new; loss {loss:.4f}")
     return [able[row] for row in chosen]
+
+
+def _told(program: Any, sizes: Sizes) -> float:
+    """Seconds by a program's prices, as a portfolio takes them."""
+    seconds: float = program.expected(sizes)[1] * strangeness(sizes, program.largest)
+    return seconds
 
 
 def _believed(
@@ -439,7 +444,7 @@ def _believed(
     known = [each for each in alike if each.known is not None]
     for side in SIDES:
         large = dataclasses.replace(program.timed[0][0], m=side, n=side, k=side)
-        least = min((each.expected(large)[1] for each in known), default=0.0)
+        least = min((_told(each, large) for each in known), default=0.0)
         if program.expected(large)[1] < least:
             return False
     return True
@@ -467,10 +472,6 @@ def _write(
     entries = [entry for entry in before.entries if entry.layout in keep]
     for program in chosen:
         entry = program.entry(device.families[program.key.family])
-        if program.known is None:
-            # Clocks fall where power reaches its limit, which short products do not: what they
-            # tell of large ones is held against a program from the largest that was timed on.
-            entry = dataclasses.replace(entry, largest=entry.largest / FAR)
         old = known.get(entry.key)
         if old is not None and old.family_digest == entry.family_digest:
             entry = dataclasses.replace(entry, binary=old.binary, support=old.support)
