@@ -74,7 +74,7 @@ def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
 )
 def test_tiles_of_warps(name: str, changed: dict[str, Value], folder: Path) -> None:
     for distribution in ("normal", "special"):
-        case = Case(300, 335, 170, distribution=distribution, padding=1, scalars={"beta": -0.5})
+        case = Case(150, 205, 140, distribution=distribution, padding=1, scalars={"beta": -0.5})
         assert judge(name, "nn", case, folder, **changed) == ""
 
 
