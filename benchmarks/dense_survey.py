@@ -58,9 +58,8 @@ from autotune.store.strict_json import line
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
-MOST_WORK = 3e10
-"""Products of a shape that is drawn."""
-MOST_OF_LAYERS = 8e10
+MOST_WORK, MOST_OF_LAYERS = 3e10, 8e10
+"""Products of a shape that is drawn, and of a layer."""
 
 SQUARES = (128, 256, 512, 1024, 2048)
 SECOND = 1.08
@@ -76,6 +75,9 @@ SURPRISE = 1.8
 """How many times as long as expected a new program may take on a shape that was timed."""
 
 LARGE = 6
+"""Times that a product of more than `MOST_WORK` counts beside one of less, when programs are
+selected: by its time it is worth more than that."""
+
 SIDES = (2048, 4096, 8192, 16384)
 ELSEWHERE = 400
 """Shapes that earlier prices tell of."""
@@ -401,7 +403,6 @@ def _selected(
     able = [each for each in able if each.known is not None or _believed(each, able, best)]
     elsewhere = [*_elsewhere(device.portfolio.dtype, seed)]
     large = [each for each in elsewhere if each.products > MOST_WORK]
-    # Large products count for more: there time is lost.
     sizes = [each for each in [*best, *elsewhere, *large * LARGE] if each.layout not in but]
     seconds = np.full((len(able), len(sizes)), np.inf)
     for row, program in enumerate(able):
@@ -455,9 +456,7 @@ def _elsewhere(dtype: str, seed: int) -> Iterator[Sizes]:
     layouts = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
     for number, shape in enumerate(itertools.islice(draw(seed, GPU), ELSEWHERE // 2)):
         yield Sizes.of(Gemm(*shape.sizes, dtype, layout=layouts[number % 10]))
-    for side, layout in itertools.product(
-        (1024, 2048, 4096, 8192, 16384), ("nn", "nt", "tn", "tt")
-    ):
+    for side, layout in itertools.product(SIDES, ("nn", "nt", "tn", "tt")):
         yield Sizes.of(Gemm(side, side, side, dtype, layout=layout))
     layouts = ("nt", "nt", "nn", "nt", "tn")
     for number, sizes in enumerate(itertools.islice(_layers(seed, np.inf), ELSEWHERE // 2)):
