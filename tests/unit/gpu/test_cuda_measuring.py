@@ -449,6 +449,7 @@ def compiles_of(evaluator: GpuEvaluator) -> Iterator[Future[CompileReply]]:
     return map(backend._compiling, [*backend._requests.values(), backend._support])
 
 
+@pytest.mark.cold
 def test_what_is_kept_waits_for_no_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
