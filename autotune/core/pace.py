@@ -22,7 +22,7 @@ ONCE_SHARE = 0.5
 """Of what the first trial took beside timed calls, what the next one finds done: operands and
 references of cases, and code that was compiled or loaded."""
 
-FEW_TRIALS, LEAST_SHARE = 20, 0.15
+FEW_TRIALS, LEAST_SHARE = 12, 0.15
 """Trials that come before all of the finals but this share of a run's time, and the verifying of
 one finalist."""
 
