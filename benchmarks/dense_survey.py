@@ -162,7 +162,7 @@ def plan(args: argparse.Namespace) -> None:
         }
     else:
         pools = {layout: _pool(device, book, layout) for layout in args.layouts}
-    lines = []
+    lines, count = [], 0
     for layout, problem in _problems(args):
         sizes = Sizes.of(problem)
         expected = []
@@ -172,19 +172,20 @@ def plan(args: argparse.Namespace) -> None:
                 continue
             seconds = program.expected(sizes)[1]
             known = program.known is not None or program.timed
-            expected.append((seconds * (1.0 if known else CURIOSITY), id(program), program))
+            expected.append((seconds * (1.0 if known else CURIOSITY), program))
         calls: list[list[Any]] = []
-        for _, _, program in sorted(expected, key=lambda each: each[:2]):
+        for _, program in sorted(expected, key=lambda each: each[0]):
             found = _calls(device, program, problem)
             calls += [[program.key.family, dict(each)] for each in found]
             if len(calls) >= args.calls:
                 break
+        count += len(calls)
         lines.append(json.dumps({"sizes": problem.shape, "layout": layout, "calls": calls}))
     # Layouts and sizes in turns: what a run has no time for is of all kinds.
     order = np.random.default_rng(args.seed).permutation(len(lines))
     text = "".join(f"{lines[row]}\n" for row in order)
     args.output.write_text(json.dumps({"dtype": args.dtype}) + "\n" + text)
-    print(f"{len(lines)} shapes, {sum(each.count('sm') for each in lines)} calls")
+    print(f"{len(lines)} shapes, {count} calls")
 
 
 def _problems(args: argparse.Namespace) -> Iterator[tuple[str, Gemm]]:
@@ -431,7 +432,7 @@ def _told(program: Any, sizes: Sizes) -> float:
 def _believed(
     program: Any, others: Sequence[Any], best: Mapping[Sizes, Mapping[Key, float]]
 ) -> bool:
-    """Whether a new program was timed enough, and may be chosen by its prices.
+    """Return whether a new program was timed enough, and may be chosen by its prices.
 
     Not where it took much longer than they say, nor if it is expected to beat all on large
     products: it was not timed on those, and its prices are of clocks that short ones have.

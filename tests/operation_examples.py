@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from autotune.families.family import KernelFamily
+from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
-from autotune.operations.parts import Kind
+from autotune.operations.parts import Kind, Operand
 from autotune.targets.families import find_operation, load_families
 
 FOLDER = Path(__file__).parents[1] / "examples" / "operations"
@@ -21,6 +22,19 @@ LARGE: Mapping[str, tuple[int, ...]] = {
     "stencil": (4096, 4096),
 }
 """A shape that fills a machine, of each operation with a family of its own."""
+
+SUM = Operation(
+    name="add",
+    sizes=("M", "N"),
+    operands=(
+        Operand("x", ("M", "N")),
+        Operand("z", ("M", "N")),
+        Operand("y", ("M", "N"), written=True),
+    ),
+    result=Formula("x + z"),
+    flops="M * N",
+)
+"""One that is no product."""
 
 
 def example(name: str) -> Operation:

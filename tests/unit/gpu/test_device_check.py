@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from operation_examples import SUM
 
 from autotune.core.dtypes import DTYPES, WORDS
 from autotune.gpu.measure import checks as device_check
@@ -19,9 +20,6 @@ from autotune.gpu.measure.checks import DeviceCheck, MirrorCheck
 from autotune.gpu.measure.memory import OperandSets, Placement, SetMemory
 from autotune.measuring.timing import Stop
 from autotune.operations.cases import Case
-from autotune.operations.formula import Formula
-from autotune.operations.operation import Operation
-from autotune.operations.parts import Operand
 from autotune.operations.poke import Poke
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import Verdict
@@ -376,19 +374,6 @@ def test_launches_that_are_timed_write_what_is_spoilt(
             return
         check.turn()
         bench.settle()
-
-
-SUM = Operation(
-    name="add",
-    sizes=("M", "N"),
-    operands=(
-        Operand("x", ("M", "N")),
-        Operand("z", ("M", "N")),
-        Operand("y", ("M", "N"), written=True),
-    ),
-    result=Formula("x + z"),
-    flops="M * N",
-)
 
 
 @pytest.mark.parametrize("cheat", [False, True])

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from operation_examples import SUM
 
 from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
@@ -25,7 +26,6 @@ from autotune.measuring.timing import MARGIN, UNKNOWN, Ceiling, Stop, cpu_ceilin
 from autotune.measuring.trial import Trials
 from autotune.operations import verification
 from autotune.operations.cases import Case
-from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.poke import Poke
@@ -150,19 +150,6 @@ def evaluated(rig: HostRig) -> Evaluated:
     reply = Trials(cast(Rig, rig), Effort())(request)
     assert isinstance(reply, Evaluated)
     return reply
-
-
-SUM = Operation(
-    name="add",
-    sizes=("M", "N"),
-    operands=(
-        Operand("x", ("M", "N")),
-        Operand("z", ("M", "N")),
-        Operand("y", ("M", "N"), written=True),
-    ),
-    result=Formula("x + z"),
-    flops="M * N",
-)
 
 
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
