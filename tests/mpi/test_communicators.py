@@ -71,11 +71,20 @@ def test_what_a_rank_must_not_do_is_told_on_all(ranks: int) -> None:
 TIMING = """
 import json, time
 from mpi4py import MPI
-from autotune.distributed.mpi.ranks.rig import timed_together, time_together
+from autotune.distributed.mpi.ranks.rig import RankBench, timed_together, time_together
 from autotune.measuring.timing import Stop
 comm = MPI.COMM_WORLD
 lengths = 0.0, 0.02, 0.04
-seconds = timed_together(comm, lambda: time.sleep(lengths[comm.rank]))
+
+class Placed:
+    def prepare(self):
+        pass
+
+    def call(self):
+        time.sleep(lengths[comm.rank])
+
+bench = RankBench(comm, Placed())
+seconds = [timed_together(comm, Placed().call), bench.once(), bench.settle(), bench.again()]
 calls = []
 series = time_together(comm, lambda: calls.append(time.sleep(0.002)), Stop(0.01, 0.0, 1.0))
 told = comm.gather((seconds, series.median_s, len(calls)))
@@ -115,7 +124,7 @@ def test_all_ranks_are_told_the_same_time_of_the_slowest() -> None:
     done = run_ranks(3, "-c", TIMING)
     assert done.returncode == 0, done.stderr
     (seconds, median_s, calls), *others = json.loads(done.stdout)
-    assert seconds >= 0.04
+    assert min(seconds) >= 0.04
     assert median_s >= 0.002
     assert calls > 1
     assert others == [[seconds, median_s, calls]] * 2

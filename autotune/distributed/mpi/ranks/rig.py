@@ -262,7 +262,9 @@ class _Loaded:
 
 
 class RankBench(ClockedBench):
-    """Calls that all ranks make together.
+    """Calls that all ranks make together, and whose seconds all of them have alike.
+
+    What a rank does next follows from such times: one that took its own would be out of step.
 
     Args:
         comm: the ranks.
@@ -273,8 +275,13 @@ class RankBench(ClockedBench):
         super().__init__(placed, placed.call)
         self._comm = comm
 
-    def settle(self) -> float:
+    def once(self) -> float:
         """Hand the operands out, then call."""
+        self._operands.prepare()
+        return self.again()
+
+    def settle(self) -> float:
+        """The same."""
         return self.once()
 
     def again(self) -> float:
