@@ -42,6 +42,14 @@ def standardised(expectation: Expectation, rows: Sequence[int]) -> Expectation:
     return scaled
 
 
+def agreement(expected: NDArray[np.float64], found: NDArray[np.float64]) -> float:
+    """Correlation of what was expected of some rows with what was found; 0 of a constant."""
+    spreads = float(expected.std()) * float(found.std())
+    if not spreads:
+        return 0.0
+    return float(np.mean((expected - expected.mean()) * (found - found.mean()))) / spreads
+
+
 class Prior(Protocol):
     """Expects something of configurations, right or wrong.
 

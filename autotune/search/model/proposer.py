@@ -24,8 +24,14 @@ from autotune.search.model.features import (
     log_costs,
     seeded,
 )
-from autotune.search.model.priors import Expectation, Prior, standardised
-from autotune.search.model.surrogate import FIRST_FIT, SuccessModel, Surrogate, refit_at
+from autotune.search.model.priors import Expectation, Prior, agreement, standardised
+from autotune.search.model.surrogate import (
+    FIRST_FIT,
+    SuccessModel,
+    Surrogate,
+    refit_at,
+    response,
+)
 
 _DESIGN = 7
 """Trials before the model takes over."""
@@ -42,6 +48,12 @@ _LOCAL_EVERY = 3
 _PRIOR_FITS = 20
 """Successful trials beyond which models are built without the priors: what they know is by then in
 where the search has been, and what they are wrong about would keep it there."""
+
+_DOUBTED_FROM, _AGREEING = 8, 0.35
+"""Successful trials from which a prior must agree with them: the least correlation."""
+
+_DOUBTED_EVERY = 3
+"""Until then, one proposal in so many knows nothing of the priors."""
 
 _CENTRES = 4
 """Of a large space, the neighbours of so many of the best rows are candidates."""
@@ -76,6 +88,7 @@ class ModelProposer:
         self._candidates: Candidates | None = None
         self._success: SuccessModel | None = None
         self._surrogate: Surrogate | None = None
+        self._heeded: list[Expectation] = []
         self._built = 0
         self._known: tuple[tuple[int, float | None], ...] = ()
 
@@ -112,6 +125,9 @@ class ModelProposer:
             expected = self._favourites if self._priors and begun % 2 == 0 else []
             best = next((row for row in expected if row not in history.visited), None)
             return self._spread_out(history) if best is None else best
+        if self._priors and begun <= _PRIOR_FITS and begun % _DOUBTED_EVERY == 1:
+            # By turns from a model and blindly: agreement is to be seen on rows of all kinds.
+            return self._doubter._next(history) if begun % 2 else self._spread_out(history)
         surrogate = self._updated(history, refit_at(successes))
         surrogate.expect(history.pending)
         candidates = surrogate.candidates
@@ -147,19 +163,33 @@ class ModelProposer:
         ranked = sorted((value, row) for row, value in observed if value is not None)
         best = [row for _, row in ranked[:_CENTRES]]
         rows = drawn_rows(self._space, best, self._seed, len(observed))
-        describe = self._describe if len(ranked) <= _PRIOR_FITS else self._map.of
-        stale = self._surrogate is None or self._surrogate.describe != describe
+        heeded = self._agreeing(ranked)
+        stale = self._surrogate is None or self._heeded != heeded
+        self._heeded = heeded
+        describe = self._describe if heeded else self._map.of
         if self._candidates is None or self._success is None or rows is not None or stale:
             self._candidates = Candidates(self._space, describe, rows)
             self._success = SuccessModel(self._candidates.points, self._map.groups)
         return Surrogate(self._candidates, self._success, describe, self._map.groups, observed)
 
+    def _agreeing(self, ranked: Sequence[tuple[float, int]]) -> list[Expectation]:
+        """What a model is told of the priors, after these values and rows: who is right so far."""
+        if len(ranked) > _PRIOR_FITS:
+            return []
+        if len(ranked) < _DOUBTED_FROM:
+            return list(self._expectations)
+        found = response(np.array([value for value, _ in ranked]))
+        rows = [row for _, row in ranked]
+        return [each for each in self._expectations if agreement(each(rows), found) >= _AGREEING]
+
     def _describe(self, rows: Sequence[int]) -> Points:
-        points = self._map.of(rows)
-        if not self._priors:
-            return points
-        expected = np.array([expectation(rows) for expectation in self._expectations])
-        return replace(points, expectations=expected.astype(np.float32))
+        expected = np.array([expectation(rows) for expectation in self._heeded])
+        return replace(self._map.of(rows), expectations=expected.astype(np.float32))
+
+    @cached_property
+    def _doubter(self) -> "ModelProposer":
+        """Proposes what one would without priors."""
+        return ModelProposer(self._space, self._seed)
 
     @cached_property
     def _expectations(self) -> list[Expectation]:

@@ -360,6 +360,22 @@ class TestPriors:
 
         assert self.best_of(EstimatedPrior({"": estimate}), 2 if sign > 0 else 100) == 1.0
 
+    @staticmethod
+    def told(values):
+        """A prior that expects these values, by row."""
+        return MeasuredPrior([(TILES[row], value) for row, value in enumerate(values)])
+
+    def test_of_two_priors_the_one_that_is_right_is_heeded(self):
+        """The other one is the same values in another order."""
+        times = self.times()
+        shuffled = np.random.default_rng(0).permutation(times).tolist()
+        right, wrong = self.told(times), self.told(shuffled)
+        for priors, heeded in (([wrong, right], 1), ([right, wrong], 0), ([wrong], None)):
+            proposer = ModelProposer(StudySpace(TILES), 0, priors)
+            drive(proposer, TILES, 16, times.__getitem__)
+            expected = [] if heeded is None else [proposer._expectations[heeded]]
+            assert proposer._heeded == expected
+
     def test_a_prior_without_an_opinion(self):
         for estimate in (lambda columns: np.zeros(len(columns["sm"])), lambda columns: np.nan):
             rows = [
