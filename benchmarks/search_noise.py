@@ -1,0 +1,89 @@
+"""What noise costs the sampler `auto`: ``search_noise.py DIR``.
+
+Every recorded value is told with a normal error of its logarithm, another one in each run. After
+each evaluation the search is judged by the recorded value of the point that it thinks best, the
+smallest one told. Recorded spaces are those in DIR. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from environment import describe, describe_files
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from autotune.research import RecordedSpace, read_recorded
+from autotune.research.scoring import FIRST_SCORED, expected_random_best, room
+from autotune.search import Searcher
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("data", type=Path, help="folder of recorded spaces")
+    parser.add_argument("--budget", type=int, default=200, help="evaluations")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--errors", type=float, nargs="+", default=[0.01, 0.015])
+    args = parser.parse_args()
+
+    paths = sorted(args.data.iterdir())
+    spaces = [read_recorded(path) for path in paths]
+    print(describe())
+    print(describe_files(paths))
+    print(f"- {args.seeds} seeds, {args.budget} evaluations\n")
+    with threadpool_limits(1):  # sums must not depend on the number of cores
+        show(spaces, args.budget, args.seeds, args.errors)
+
+
+def show(
+    spaces: Sequence[RecordedSpace], budget: int, seeds: int, errors: Sequence[float]
+) -> None:
+    """A line for each space, and one of all."""
+    print("| space | score | " + " | ".join(f"{error:.1%} error" for error in errors) + " |")
+    print("|---" * (2 + len(errors)) + "|")
+    means = []
+    for recorded in spaces:
+        scores = np.array(
+            [
+                [score(recorded, budget, seed, error) for seed in range(seeds)]
+                for error in (0.0, *errors)
+            ]
+        )
+        means.append(scores.mean(axis=1))
+        spread = scores.std(axis=1, ddof=1) / np.sqrt(seeds)
+        columns = [
+            f"{mean:.3f} ±{error:.3f}" for mean, error in zip(means[-1], spread, strict=True)
+        ]
+        print(f"| {recorded.name} | {' | '.join(columns)} |", flush=True)
+    print("| mean | " + " | ".join(f"{mean:.3f}" for mean in np.mean(means, axis=0)) + " |")
+
+
+def score(recorded: RecordedSpace, budget: int, seed: int, error: float) -> float:
+    """`run_score` of one search, by what it thinks best after each evaluation."""
+    random = expected_random_best(recorded.values, budget)[FIRST_SCORED - 1 :]
+    left, telling = room(recorded.values, random)
+    best = believed(recorded, budget, seed, error)[FIRST_SCORED - 1 :]
+    return float(np.mean((random - best)[telling] / left[telling]))
+
+
+def believed(recorded: RecordedSpace, budget: int, seed: int, error: float) -> NDArray[np.float64]:
+    """The recorded value of the point with the smallest told one, by evaluation."""
+    searcher = Searcher(recorded.space, "auto", seed)
+    rng = np.random.default_rng(seed)
+    values: list[float] = []
+    least, best = np.inf, float(np.nanmax(recorded.values))
+    while len(values) < budget and (point := searcher.ask()) is not None:
+        value = recorded.value(point)
+        told = None if value is None else value * float(np.exp(rng.normal(0.0, error)))
+        searcher.tell(point, told)
+        if value is not None and told is not None and told < least:
+            least, best = told, value
+        values.append(best)
+    return np.array(values)
+
+
+if __name__ == "__main__":
+    main()
