@@ -1,4 +1,4 @@
-"""What noise costs the sampler `auto`: ``search_noise.py DIR``.
+"""The cost of noise to the sampler `auto`: ``search_noise.py DIR``.
 
 Every recorded value is told with a normal error of its logarithm, another one in each run. After
 each evaluation the search is judged by the recorded value of the point that it thinks best, the

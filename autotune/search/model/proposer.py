@@ -173,7 +173,7 @@ class ModelProposer:
         return Surrogate(self._candidates, self._success, describe, self._map.groups, observed)
 
     def _agreeing(self, ranked: Sequence[tuple[float, int]]) -> list[Expectation]:
-        """What a model is told of the priors, after these values and rows: who is right so far."""
+        """The priors that a model is told, after these values and rows: those that are right so far."""
         if len(ranked) > _PRIOR_FITS:
             return []
         if len(ranked) < _DOUBTED_FROM:
