@@ -211,7 +211,7 @@ _MOST_KEPT = 1024
 _MOST_SCANNED = 96
 """Observations that all rows of a space are judged by, to find the promising ones."""
 
-_MOST_TRACKED = 4096
+_MOST_TRACKED = 2048
 """Rows that are followed between two fits: the most promising at the first one."""
 
 _BLOCK = 2048
