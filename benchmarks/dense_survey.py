@@ -237,7 +237,7 @@ def _pool(device: Device, book: PriceBook, layout: str) -> list[Candidate]:
 def _calls(device: Device, program: Any, problem: Gemm) -> list[Configuration]:
     """The best valid call of a program for a problem, and the second where it is near."""
     family, limits = device.families[program.key.family], device.limits
-    seconds = program._seconds(Sizes.of(problem))
+    seconds = program.seconds(Sizes.of(problem))
     found: list[Configuration] = []
     for row in np.argsort(seconds, kind="stable").tolist():
         if found and (len(found) == 2 or seconds[row] > SECOND * seconds.min()):

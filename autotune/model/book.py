@@ -91,15 +91,20 @@ class Program:
     known: Prices | None = None
     known_to: float = 0.0
 
+    def seconds(self, sizes: Sizes) -> NDArray[np.float64]:
+        """The seconds that each of its calls is expected to take for a problem."""
+        prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
+        return price(self.calls.count(sizes), prices)
+
     def expected(self, sizes: Sizes) -> tuple[Configuration, float]:
         """The best call for a problem, and the seconds that it is expected to take."""
-        seconds = self._seconds(sizes)
+        seconds = self.seconds(sizes)
         row = int(seconds.argmin())
         return self.configurations[row], float(seconds[row])
 
     def ranked(self, sizes: Sizes) -> list[Configuration]:
         """All calls for a problem, the one expected to be fastest first."""
-        order = np.argsort(self._seconds(sizes), kind="stable").tolist()
+        order = np.argsort(self.seconds(sizes), kind="stable").tolist()
         return [self.configurations[row] for row in order]
 
     @property
@@ -127,10 +132,6 @@ class Program:
             measured=len(self.timed),
             largest=self.largest,
         )
-
-    def _seconds(self, sizes: Sizes) -> NDArray[np.float64]:
-        prices = np.repeat(self.prices[:, None], len(self.configurations), axis=1)
-        return price(self.calls.count(sizes), prices)
 
 
 class PriceBook:
