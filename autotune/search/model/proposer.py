@@ -173,7 +173,7 @@ class ModelProposer:
         return Surrogate(self._candidates, self._success, describe, self._map.groups, observed)
 
     def _agreeing(self, ranked: Sequence[tuple[float, int]]) -> list[Expectation]:
-        """The priors that a model is told, after these values and rows: those that are right so far."""
+        """The priors that a model is told of: those that agree with these values and rows."""
         if len(ranked) > _PRIOR_FITS:
             return []
         if len(ranked) < _DOUBTED_FROM:
