@@ -32,7 +32,7 @@ from autotune.tuning.settings import Run
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-SPACE = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
+SPACE = SearchSpace({"x": range(5), "y": range(3)}, ["x != y"])
 WORKER = """
     import json, sys
     from pathlib import Path
@@ -40,7 +40,7 @@ WORKER = """
     from autotune.search import open_study
     from autotune.space import SearchSpace
 
-    space = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
+    space = SearchSpace({"x": range(5), "y": range(3)}, ["x != y"])
     rows = []
     with open_study(space, sys.argv[1], "shared", Path("."), "random", int(sys.argv[2])) as study:
         proposal = study.ask()
@@ -54,7 +54,7 @@ WORKER = """
     print(json.dumps(rows))
 """
 
-MANY = SearchSpace({"x": range(8), "y": range(6)}, ["x != y"])
+MANY = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
 MORTAL = """
     import socket, sys, time
     from pathlib import Path
@@ -62,18 +62,22 @@ MORTAL = """
     from autotune.search import claims, living, open_study
     from autotune.space import SearchSpace
 
-    storage, seed, host, slow_s = sys.argv[1:]
+    storage, seed, host, way = sys.argv[1:]
     claims.LEASE_S, living.BEAT_S = 2.0, 0.2
     if host:
         socket.gethostname = lambda: host
-    space = SearchSpace({"x": range(8), "y": range(6)}, ["x != y"])
+    space = SearchSpace({"x": range(6), "y": range(4)}, ["x != y"])
     with open_study(space, storage or None, "mortal", Path("."), "random", int(seed)) as opened:
         print("ready", flush=True)
         sys.stdin.readline()
+        batches = 0
         while batch := opened.ask_batch(2):
             print("asked", flush=True)
+            batches += 1
+            if way == "dies" and batches == 2:
+                sys.stdin.readline()
+            time.sleep(3.0 if way == "slow" else 0.2)
             for proposal in batch:
-                time.sleep(float(slow_s))
                 seconds = 1e-3 * (1 + space.index(proposal.candidate))
                 found = Measurement(Outcome.OK, seconds, (seconds, seconds), 3)
                 print("told" if opened.tell(proposal, found) else "too late", flush=True)
@@ -200,7 +204,7 @@ RESTARTED = """
     from autotune.search import open_study
     from autotune.space import SearchSpace
 
-    space = SearchSpace({"x": range(40), "y": range(5)})
+    space = SearchSpace({"x": range(6), "y": range(5)})
     told = []
     storage, seed = sys.argv[1:]
     with open_study(space, storage, "restarted", Path("."), "random", int(seed)) as study:
@@ -211,6 +215,7 @@ RESTARTED = """
             assert study.tell(proposal, Measurement(Outcome.OK, 1.0 + row, (1.0, 1.0), 3))
             told.append(row)
             print("told", flush=True)
+            sys.stdin.readline()
     print(json.dumps(told))
 """
 
@@ -233,8 +238,12 @@ def test_a_server_that_restarts_is_waited_for(server: Server, tmp_path: Path) ->
         begin_together(workers)
         for _ in range(2):
             for worker in workers:
+                assert worker.stdin is not None
+                worker.stdin.write("\n" * 4)  # more than are read: it goes while they ask
+                worker.stdin.flush()
+            for worker in workers:
                 assert worker.stdout is not None
-                assert [worker.stdout.readline() for _ in range(5)] == ["told\n"] * 5
+                assert [worker.stdout.readline() for _ in range(3)] == ["told\n"] * 3
             server.stop()
             server.start()
         said = [worker.communicate(timeout=300) for worker in workers]
@@ -245,15 +254,15 @@ def test_a_server_that_restarts_is_waited_for(server: Server, tmp_path: Path) ->
                 pass
     assert [worker.returncode for worker in workers] == [0, 0, 0], said
     rows = [row for out, _ in said for row in json.loads(out.splitlines()[-1])]
-    assert sorted(rows) == list(range(200))
+    assert sorted(rows) == list(range(30))
     lines = [each.splitlines() for _, each in said]
     assert any(lines)
     assert all(len(each) <= 2 for each in lines), lines
     assert all("does not answer" in line for each in lines for line in each), lines
-    space = SearchSpace({"x": range(40), "y": range(5)})
+    space = SearchSpace({"x": range(6), "y": range(5)})
     with open_study(space, server.url, "restarted", tmp_path) as study:
-        assert len(study.measured()) == 200
-        assert sum(trial.state == "COMPLETE" for trial in study.trials) == 200
+        assert len(study.measured()) == 30
+        assert sum(trial.state == "COMPLETE" for trial in study.trials) == 30
 
 
 def test_an_end_whose_confirmation_is_lost_is_one(
@@ -320,15 +329,16 @@ def test_what_killed_workers_held_is_measured_by_those_that_live(
     name = f"mortal-{elsewhere}"
     code = textwrap.dedent(MORTAL).replace('"mortal"', repr(name))
     hosts = ["", "", "first", "second"] if elsewhere else [""] * 4
+    ways = ["lives", "slow", "dies", "dies"]
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", code, url or "", str(seed), host, "3" if slow else "0.2"],
+            [sys.executable, "-c", code, url or "", str(seed), host, way],
             cwd=tmp_path,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        for seed, (host, slow) in enumerate(zip(hosts, [False, True, False, False], strict=True))
+        for seed, (host, way) in enumerate(zip(hosts, ways, strict=True))
     ]
     try:
         begin_together(workers)

@@ -136,21 +136,25 @@ def test_a_sweep_without_racing_times_to_the_end_what_another_abandoned(
     assert entries.size == whole.size
 
 
-def gone_on(command: list[str]) -> dict[str, Any]:
+def gone_on(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     """What the same command says that is let run to its end, by which all has been measured."""
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    [document] = json.loads(done.stdout)
+    assert main([*command, "--json"]) == 0
+    [document] = json.loads(capsys.readouterr().out)
     assert document["complete"]
     return dict(document)
 
 
-def test_a_killed_sweep_goes_on_where_it_was(whole: SweepResult, tmp_path: Path) -> None:
+def test_a_killed_sweep_goes_on_where_it_was(
+    whole: SweepResult, warm_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     output = tmp_path / "sweep.json"
-    command = [sys.executable, "-m", "autotune", "sweep", *OPTIONS, "--cache", str(tmp_path)]
-    command += ["--output", str(output)]
-    killed = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    store = TuningCache(tmp_path / "tuning.sqlite")
+    command = ["sweep", *OPTIONS, "--cache", str(warm_cache), "--output", str(output)]
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "autotune", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    store = TuningCache(warm_cache / "tuning.sqlite")
     deadline = time.monotonic() + 120
     while len(store.measurements()) < 3:
         assert killed.poll() is None, killed.communicate()
@@ -161,7 +165,7 @@ def test_a_killed_sweep_goes_on_where_it_was(whole: SweepResult, tmp_path: Path)
     before = store.measurements()
     if len(before) < whole.size:
         assert not output.exists()
-    document = gone_on(command)
+    document = gone_on(command, capsys)
     assert document == json.loads(output.read_text())
     measured = [each["configuration"] for each in document["measurements"]]
     assert measured == [dict(each.candidate.configuration) for each in whole.measured]
@@ -192,17 +196,20 @@ main(sys.argv[1:])
 
 @pytest.mark.parametrize("racing", [(), ("--racing",)])
 def test_what_a_study_was_told_and_the_cache_was_not_is_stored_by_the_next(
-    whole: SweepResult, tmp_path: Path, racing: tuple[str, ...]
+    whole: SweepResult,
+    warm_cache: Path,
+    racing: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    command = ["sweep", *OPTIONS, *racing, "--cache", str(tmp_path)]
+    command = ["sweep", *OPTIONS, *racing, "--cache", str(warm_cache)]
     killed = subprocess.run(
         [sys.executable, "-c", KILLED_BEFORE_IT_STORES, *command], capture_output=True, check=False
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    store = TuningCache(tmp_path / "tuning.sqlite")
+    store = TuningCache(warm_cache / "tuning.sqlite")
     before = store.measurements()
     assert len(before) == 2
-    gone_on([sys.executable, "-m", "autotune", *command])
+    gone_on(command, capsys)
     after = store.measurements()
     assert after[:2] == before
     assert len(after) == whole.size
