@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,17 @@ FAMILIES = load_families(target="cuda", operation="gemm")
 pytestmark = pytest.mark.skipif(not CLANG_FORMAT.exists(), reason="clang-format is not installed")
 
 
-def check_layout(text: str) -> None:
+def check_layouts(texts: Iterable[str], folder: Path) -> None:
     """Where lines are broken is the template's to say: some end in text that it does not know."""
-    formatted = subprocess.run(
-        [CLANG_FORMAT, "--assume-filename=kernel.cu", f"--style=file:{STYLE}"],
-        input=text,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    files = {folder / f"{number}.cu": text for number, text in enumerate(texts)}
+    for file, text in files.items():
+        file.write_text(text)
+    subprocess.run([CLANG_FORMAT, "-i", f"--style=file:{STYLE}", *files], check=True)
+    for file, text in files.items():
+        check_layout(text, file.read_text())
+
+
+def check_layout(text: str, formatted: str) -> None:
     before, after = text.splitlines(), formatted.splitlines()
     for kind, a, b, c, d in difflib.SequenceMatcher(None, before, after).get_opcodes():
         ours, theirs = before[a:b], after[c:d]
@@ -41,7 +44,7 @@ STYLE = Path(__file__).with_name(".clang-format")
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_sources_of_a_family(name: str) -> None:
+def test_sources_of_a_family(name: str, tmp_path: Path) -> None:
     family = FAMILIES[name]
     presets = [{}, *(preset.configuration for preset in family.presets.values())]
     declared = {each.name: each.default for each in family.parameters if each.default is not None}
@@ -53,10 +56,10 @@ def test_sources_of_a_family(name: str) -> None:
         configuration = family.conform({**declared, **preset})
         source = render(family, configuration, dtype=dtype, layout=layout, out_dtype=out_dtype)
         texts.append(source.text)
-    for text in dict.fromkeys(texts):
-        check_layout(text)
+    check_layouts(dict.fromkeys(texts), tmp_path)
 
 
 @pytest.mark.parametrize("name", LARGE)
 def test_sources_of_examples(name: str, tmp_path: Path) -> None:
-    check_layout(emitted(f"{name}.cu", tmp_path))
+    text = emitted(f"{name}.cu", tmp_path)
+    check_layouts([text], tmp_path)
