@@ -72,10 +72,12 @@ def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
         {"sm": 64, "sk": 128, "warp_m": 64, "row_bytes": 64, "group": 2},
     ],
 )
-def test_tiles_of_warps(name: str, changed: dict[str, Value], folder: Path) -> None:
-    for distribution in ("normal", "special"):
-        case = Case(150, 205, 140, distribution=distribution, padding=1, scalars={"beta": -0.5})
-        assert judge(name, "nn", case, folder, **changed) == ""
+@pytest.mark.parametrize("distribution", ["normal", "special"])
+def test_tiles_of_warps(
+    name: str, changed: dict[str, Value], distribution: str, folder: Path
+) -> None:
+    case = Case(150, 205, 140, distribution=distribution, padding=1, scalars={"beta": -0.5})
+    assert judge(name, "nn", case, folder, **changed) == ""
 
 
 @pytest.mark.sampled(3)
@@ -88,10 +90,12 @@ def test_tiles_of_warps(name: str, changed: dict[str, Value], folder: Path) -> N
         {"sm": 64, "sk": 64, "cluster_m": 2},
     ],
 )
-def test_tiles_and_clusters(name: str, changed: dict[str, Value], folder: Path) -> None:
-    for distribution in ("normal", "special"):
-        case = Case(300, 335, 170, distribution=distribution, padding=1, scalars={"beta": -0.5})
-        assert judge(name, "nn", case, folder, **changed) == ""
+@pytest.mark.parametrize("distribution", ["normal", "special"])
+def test_tiles_and_clusters(
+    name: str, changed: dict[str, Value], distribution: str, folder: Path
+) -> None:
+    case = Case(300, 335, 170, distribution=distribution, padding=1, scalars={"beta": -0.5})
+    assert judge(name, "nn", case, folder, **changed) == ""
 
 
 def test_sums_in_turns_and_in_one_buffer(folder: Path) -> None:
