@@ -179,7 +179,7 @@ class CacheContract:
         assert cache.damage() == []
 
 
-_WRITES = 100
+_WRITES = 50
 
 
 def _write(

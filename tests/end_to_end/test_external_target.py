@@ -19,6 +19,7 @@ from own_kernels import BRIEF, damp, damping, gemv
 from shared_programs import SharedPrograms
 
 import autotune
+from autotune.cli import main
 from autotune.core.errors import TuningFailedError
 from autotune.core.interrupt import SIGNALS
 from autotune.cpu.kernel import load_kernel
@@ -27,6 +28,7 @@ from autotune.operations.cases import cases_of, special_cases
 from autotune.operations.verification import Check
 from autotune.store import TuningCache
 from autotune.targets.families import catalog
+from autotune.targets.registry import rescan
 
 sys.path.append(str(Path(__file__).parents[1] / "toy"))
 
@@ -41,6 +43,17 @@ def site(tmp_path: Path) -> Path:
     folder = tmp_path / "site"
     folder.mkdir()
     return install(folder)
+
+
+@pytest.fixture
+def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """This process has the package."""
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "toy_target", raising=False)
+    rescan()
+    yield
+    monkeypatch.undo()
+    rescan()
 
 
 def run(site: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -60,36 +73,41 @@ def command_line(site: Path, *words: str) -> Any:
     return json.loads(run(site, "-m", "autotune", *words, "--json", "-q").stdout)
 
 
-def test_every_command_works_with_it(site: Path) -> None:
-    [counted] = command_line(site, "space", *TOY, *SHAPE)
+@pytest.mark.usefixtures("installed")
+def test_every_command_works_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> Any:
+        assert main([*words, "--json", "-q"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    [counted] = said("space", *TOY, *SHAPE)
     assert counted["family"] == "panels"
     assert counted["valid"] == 6  # panels of 1, 4 and 16, either way
 
-    emitted = command_line(site, "emit", "panels", *TOY, *SHAPE, "--set", "panel=4")
+    emitted = said("emit", "panels", *TOY, *SHAPE, "--set", "panel=4")
     assert emitted["target"] == "toy"
     assert "PANEL = 4" in emitted["source"]
 
-    assert command_line(site, "device", *TOY)["fingerprint"]["fields"] == {
+    assert said("device", *TOY)["fingerprint"]["fields"] == {
         "order": "columns",
         "panel": 32,
     }
-    families = command_line(site, "families", "--target", "toy")
+    families = said("families", "--target", "toy")
     assert [each["family"] for each in families] == ["panels"]
 
-    [tuned] = command_line(site, "tune", *TOY, *SHAPE, "--trials", "3", "--timeout", "60")
+    [tuned] = said("tune", *TOY, *SHAPE, "--trials", "3", "--timeout", "60")
     assert tuned["target"] == "toy"
-    rows = command_line(site, "bench", *TOY, *SHAPE, "--ladder")
+    rows = said("bench", *TOY, *SHAPE, "--ladder")
     assert {row["kernel"] for row in rows} >= {"NumPy", "tuned (panels)", "panels (default)"}
-    [swept] = command_line(site, "sweep", *TOY, *SHAPE)
+    [swept] = said("sweep", *TOY, *SHAPE)
     assert swept["complete"]
 
-    [kept] = command_line(site, "cache", "list")
+    [kept] = said("cache", "list")
     assert (kept["target"], kept["id"]) == ("toy", tuned["id"])
-    shown = command_line(site, "cache", "show", tuned["id"])
+    shown = said("cache", "show", tuned["id"])
     assert shown["target"] == "toy"
-    verified = command_line(site, "cache", "verify")
+    verified = said("cache", "verify")
     assert [row["status"] for row in verified["records"]] == ["ok"]
-    again = command_line(site, "emit", "--record", tuned["id"])
+    again = said("emit", "--record", tuned["id"])
     assert again["configuration"] == tuned["best"]["configuration"]
 
 

@@ -202,7 +202,7 @@ SEARCHES = {
     [
         ("tune", signal.SIGINT),
         pytest.param("tune", signal.SIGHUP, marks=pytest.mark.thorough),
-        ("preset", signal.SIGTERM),
+        pytest.param("preset", signal.SIGTERM, marks=pytest.mark.thorough),
     ],
 )
 def test_a_request_to_stop_keeps_what_was_measured(
@@ -225,7 +225,7 @@ def test_a_request_to_stop_keeps_what_was_measured(
         while time.monotonic() < deadline and process.poll() is None:
             if any(row.measurement.ok for row in database.measurements()):
                 break
-            time.sleep(0.2)
+            time.sleep(0.05)
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=120)
     finally:

@@ -248,7 +248,7 @@ def test_a_module_of_any_operation_launches_on_arrays(tmp_path: Path, driver: Pa
 
 @needs_nvrtc
 @needs_toolkit
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "shape", "family"),
     [

@@ -27,7 +27,7 @@ from autotune.targets.families import load_families
 
 pytestmark = ON_HOST
 
-CONFIGURATIONS = int(os.environ.get("AUTOTUNE_HOST_CONFIGURATIONS", "4"))
+CONFIGURATIONS = int(os.environ.get("AUTOTUNE_HOST_CONFIGURATIONS", "2"))
 SEED = int(os.environ.get("AUTOTUNE_HOST_SEED", "0"))
 CASES = 2
 """Calls of each compiled configuration."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,9 @@ pytestmark = ON_HOST
 GROUPS = ("split_fp16", "split_bf16", "split_fp64")  # multiplied by warp groups
 WARPS = ("split_mma_fp16", "split_mma_bf16", "split_mma_fp64")
 SPLIT = GROUPS + WARPS
+SLOW = ("tn", "split_mma_fp64")
+"""Of hard operands: their sizes are the same for all, and here each product is of most planes."""
+
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SMALL: dict[str, Value] = {"sm": 64, "sk": 64, "stages": 3, "cluster_m": 1}
 SMALL_WARPS: dict[str, Value] = {"sm": 64, "sk": 64, "warp_m": 32, "warp_k": 32, "stages": 3}
@@ -45,8 +49,13 @@ def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) ->
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("name", SPLIT)
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("layout", "name"),
+    [
+        pytest.param(*each, marks=[pytest.mark.thorough] if each == SLOW else [])
+        for each in itertools.product(LAYOUTS, SPLIT)
+    ],
+)
 def test_hard_operands(name: str, layout: str, folder: Path) -> None:
     problem = Gemm(1, 1, 1, FAMILIES[name].dtypes[0], layout=layout)
     cases = hard_cases(problem, FAMILIES[name].accuracy)

@@ -102,7 +102,7 @@ def test_a_closed_pipe_is_quiet(cache: Path, command: str) -> None:
 @pytest.mark.parametrize(
     ("end", "code"),
     [
-        ("-q 2>&-", 0),
+        pytest.param("-q 2>&-", 0, marks=pytest.mark.thorough),
         pytest.param("2>/dev/full", 0, marks=pytest.mark.thorough),
         pytest.param("2> >(true)", 0, marks=pytest.mark.thorough),
         (">&- 2>&-", 1),

@@ -271,7 +271,7 @@ for m, n, k in ((1, 1, 1), (5, 7, 9), (64, 64, 64), (150, 131, 170), (150, 131, 
 """
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "program",
     [

@@ -267,8 +267,7 @@ def test_schemes_that_keep_a_promise_pass(accuracy: str, multiply: Multiply) -> 
 @named(BROKEN)
 def test_schemes_that_break_a_promise_are_refused(accuracy: str, multiply: Multiply) -> None:
     dtype = "float64" if accuracy == "fp64" else "float32"
-    wrong = [(case, each) for case, each in verdicts(multiply, dtype, accuracy) if not each.right]
-    assert wrong
+    assert any(not each.right for _, each in verdicts(multiply, dtype, accuracy))
 
 
 @pytest.mark.parametrize("accuracy", ["fp32", "fp32-normwise", "tf32"])

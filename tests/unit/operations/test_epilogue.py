@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from epilogue_families import GATED, LINEAR_RELU, write_families, write_operations
-from hypothesis import assume, event, given
+from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 from operation_examples import entry_values
 
@@ -335,6 +335,7 @@ def reading(old: str, name: str) -> Operation:
     )
 
 
+@settings(max_examples=50)
 @given(
     st.deferred(lambda: st.sampled_from(sorted(offering()))),
     st.deferred(lambda: st.sampled_from(identifiers())),

@@ -14,8 +14,8 @@ from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.cases import cases_of
 from autotune.targets.families import catalog
 
-FEW = ("bitonic_step", "prefix_sum", "quantisation", "transposition")
-"""In place, of several kernels, of integers, of tiles."""
+FEW = ("prefix_sum", "quantisation")
+"""Of several kernels, of integers."""
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune import Searcher, SearchSpace
@@ -115,6 +115,7 @@ def told(entry: Entry) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("form", MEASURED_FORMS)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_recording_comes_back_from_every_format(form: str, data: st.DataObject) -> None:
     if form in ARROW:
