@@ -142,7 +142,7 @@ def test_valid_configurations_compile_and_need_what_was_predicted(
 
 
 @pytest.mark.skipif("block" not in FAMILIES, reason="there is no family block")
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("dtype", "tolerance"),
     # What waits in registers for its turn in shared memory takes half as many of 16 bits.
@@ -216,7 +216,7 @@ def test_binaries_need_what_was_predicted(
     assert 0.7 < kernel.registers / int(names["registers"]) < 1.4
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "preset"), PRESETS)
 @pytest.mark.parametrize("layout", ["nn", "tt"])
 def test_presets_spill_nothing(name: str, preset: str, layout: str) -> None:
@@ -235,7 +235,7 @@ ABLE = [name for name, family in catalog("cuda").items() if family.epilogue]
 LAYERS = ["layer_bias_gelu", "layer_row_scale_silu_multiply", "layer_gelu_tanh_residual"]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated", *LAYERS])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("name", [*ABLE, "plain"])
@@ -252,7 +252,7 @@ def test_defaults_compile(name: str, dtype: str, operation: str, tmp_path: Path)
     assert operation in compile_cuda(source.text, architecture).kernels
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("device", ["t4", "a100", "h200"])
 @pytest.mark.parametrize("name", LARGE)

@@ -112,7 +112,7 @@ def compiled(
     return binary, Counter(word & 0xFFF for word in words[::2])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "dtype", "out_dtype", "layout"), CASES)
 @pytest.mark.parametrize("preset", BOXED)
 def test_boxes_cost_no_spills(
@@ -139,7 +139,7 @@ def test_boxes_cost_no_spills(
     assert found[STSM] == (elements // (4 * 4 * 64) if itemsize == 2 else 0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated"])
 @pytest.mark.parametrize(("name", "dtype", "out_dtype"), STORED)
 def test_what_follows_a_product_is_in_the_boxes(

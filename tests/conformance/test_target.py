@@ -274,6 +274,11 @@ class TestCpu(RunningConformance):
     def target(self) -> Target:
         return CpuTarget()
 
+    def test_a_default_has_no_record(self, target: Target) -> None:
+        kernel = load(Gemm(19, 23, 29), target, match="nearest")
+        assert kernel.match is MatchQuality.DEFAULT
+        assert kernel.record is None
+
 
 class TestToy(RunningConformance):
     """A target that another package brings."""

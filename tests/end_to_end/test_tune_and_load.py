@@ -137,15 +137,6 @@ def test_a_record_of_other_parameters_is_passed_over(result, warm_cache: Path) -
     assert sum(again.counts.values()) == 2
 
 
-def test_an_empty_cache_gives_a_default_kernel(warm_cache: Path) -> None:
-    problem = Gemm(33, 5, 17, dtype="float64")
-    kernel = load(problem, "cpu", match="nearest", cache=warm_cache / "none")
-    assert kernel.match is MatchQuality.DEFAULT
-    assert kernel.record is None
-    a, b = operands(problem)
-    np.testing.assert_allclose(kernel(a, b), a @ b, rtol=1e-12, atol=1e-12)
-
-
 def test_a_named_study_goes_on(result, cache: Path) -> None:
     more = tune(
         PROBLEM,

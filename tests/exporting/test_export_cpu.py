@@ -171,7 +171,7 @@ def own(case: str) -> tuple[TuningRecord, Path]:
 
 
 @needs_cmake
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("case", [*OWN, "damped_rows", *STRUCTURED])
 def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
     made, families = own(case)
@@ -191,7 +191,7 @@ def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", [*OWN, "damped_rows", *STRUCTURED])
 def test_any_operation_is_a_module(tmp_path: Path, case: str) -> None:
     made, families = own(case)

@@ -28,7 +28,7 @@ NEEDS_COMPILER = pytest.mark.skipif(
     shutil.which("g++") is None, reason="emitted CUDA C++ is compiled by g++ here"
 )
 ON_HOST = [pytest.mark.slow, NEEDS_COMPILER]
-# -Og: for most programs g++ takes longer than their threads.
+# -Og: for most programs g++ takes longer than their threads. What all of them share is -O2.
 FLAGS = ("-std=c++17", "-Og", "-march=native", "-ffp-contract=off", "-shared", "-fPIC", "-w")
 # Hidden: no library of those that are loaded is bound to the runtime of another.
 _COMMAND = ("g++", *FLAGS, "-fvisibility=hidden", "-DAUTOTUNE_HOST")
@@ -260,7 +260,7 @@ def _precompiled() -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory()
     made_by = {
         f"{HEADER.name}.gch": ("-x", "c++-header", HEADER),
-        RUNTIME.with_suffix(".o").name: ("-c", RUNTIME),
+        RUNTIME.with_suffix(".o").name: ("-O2", "-c", RUNTIME),
     }
     for name, arguments in made_by.items():
         subprocess.run([*_COMMAND, *arguments, "-o", Path(folder.name, name)], check=True)

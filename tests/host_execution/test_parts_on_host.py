@@ -35,7 +35,7 @@ def test_one_binary_serves_whatever_is_decided_at_the_call(name: str) -> None:
     assert len(texts) == 1
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["dmma", "mma", "mma_tf32", "pipelined", "skinny"])
 @pytest.mark.parametrize("sizes", [(70, 301, 131), (1, 1, 1), (2, 1500, 65)])
 @pytest.mark.parametrize("splits", [2, 5, 24])
@@ -53,7 +53,7 @@ def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
     assert len(results) == 1
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("transpose_through", ["copies", "registers"])
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_each_operand_is_copied_as_its_rows_allow(
         assert error < 40 * DTYPES["float32"].unit_roundoff, (configuration, case)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "sizes", [{"sm": 96, "sk": 112}, {"sm": 112, "sk": 96}, {"sm": 48, "sk": 160}]
 )
@@ -222,7 +222,7 @@ def test_any_threads_and_parts_on_any_rows(
             assert error < 60 * DTYPES["float32"].unit_roundoff, (configuration, case)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("side", ["rows", "columns"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
@@ -266,7 +266,7 @@ def test_rows_begin_anywhere(dtype: str, side: str, layout: str, few: int, folde
             assert error < 60 * sums.unit_roundoff, (configuration, case)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("n", [1, 3, 4, 11])
 def test_reductions_shorter_and_longer_than_what_is_in_registers(

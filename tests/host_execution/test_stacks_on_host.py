@@ -129,7 +129,7 @@ def verify(
 EARLY = pytest.mark.parametrize("early", [False, True], ids=["late", "early"])
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("store", ["tma", "direct"])
@@ -145,7 +145,7 @@ def test_stacks_in_all_layouts(layout: str, store: str, early: bool, folder: Pat
         verify(bmm, folder, early, case, store=store, **TINY)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("preset", FAMILIES["bmm"].presets)
 def test_presets_of_stacks(preset: str, folder: Path) -> None:
     bmm = find_operation("bmm").problem(P=1, M=1, N=1, K=1, dtype="float16", layout="nt")
@@ -187,7 +187,7 @@ def test_matrices_lie_at_any_distance_and_one_may_be_all(early: bool, folder: Pa
     np.testing.assert_allclose(c, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("preset", FAMILIES["grouped"].presets)
 @pytest.mark.parametrize("name", ["grouped", "grouped_masked"])
@@ -236,7 +236,7 @@ def ended(kernel: Kernel, ends: list[int]) -> None:
         np.testing.assert_allclose(c, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_warps_multiply_stacks_and_groups(name: str, layout: str, folder: Path) -> None:

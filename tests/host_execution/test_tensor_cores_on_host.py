@@ -18,7 +18,7 @@ pytestmark = ON_HOST
 TYPES = {"dmma": "float64", "mma": "float16", "mma_tf32": "float32"}
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ extern "C" __global__ void __launch_bounds__(1) places(int* as, int* bs) {
 """
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", ["dmma", "mma_tf32"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_a_warp_reads_a_block_from_different_banks(
             assert len(banks) == 32, elements.tolist()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_presets(preset: str, case: Case, folder: Path) -> None:
         check("wgmma", preset, case, folder, early)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("sizes", [(300, 72, 264), (34, 80, 172), (36, 72, 48)], ids=str)
 @pytest.mark.parametrize("swapped", [0, 1])
@@ -198,7 +198,7 @@ def test_tiles_end_with_their_matrices(
     check("wgmma", "square", case, folder, False, **changed)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("shared", ["cluster_m", "cluster_k"])
@@ -210,7 +210,7 @@ def test_tiles_of_any_width_are_shared(
     check("wgmma", "square", case, folder, early, sk=112, **changed)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ SWAPPED = {
 """Programs that multiply C' = B' A', their rows in steps of 8."""
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(6)
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("program", SWAPPED)

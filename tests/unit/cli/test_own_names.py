@@ -108,7 +108,9 @@ def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("edited", [(total, ones), (product, halves)])
+@pytest.mark.parametrize(
+    "edited", [(total, ones), pytest.param((product, halves), marks=pytest.mark.thorough)]
+)
 def test_records_and_studies_find_the_files_they_were_made_from(
     edited: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -75,7 +75,7 @@ def test_the_families_are_those_documented() -> None:
     assert set(NAMES) <= set(FAMILIES)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_products_are_right_at_every_size(case: Program, programs: Programs) -> None:

@@ -123,7 +123,7 @@ RUNTIME = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 @settings(max_examples=40)
 @given(data=st.data())
@@ -131,7 +131,7 @@ def test_every_product_is_right(program: Program, data: st.DataObject, programs:
     programs.multiply(program, data.draw(calls(program)), data.draw(RUNTIME[program.family]))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("program", [*GOTO_PROGRAMS, *SKINNY_PROGRAMS], ids=str)
 def test_sizes_and_blocks_as_they_are_tuned(program: Program, programs: Programs) -> None:
     if program.family == "goto":
@@ -189,7 +189,7 @@ def test_parts_are_added_in_their_order(program: Program, programs: Programs) ->
         np.testing.assert_array_equal(result, first)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_nan_and_infinity_stay_where_they_belong(program: Program, programs: Programs) -> None:
     m, n, k = 19, 11, 40

@@ -365,7 +365,7 @@ OPTIONS = ("isolated", "ignore_environment", "no_user_site", "safe_path", "optim
 
 
 @pytest.mark.parametrize(
-    "options", [["-I"], ["-E"], ["-s"], ["-P"], ["-O"], ["-X", "utf8"], ["-W", "ignore::Warning"]]
+    "options", [["-I"], ["-E", "-s", "-P"], ["-O", "-X", "utf8", "-W", "ignore::Warning"]]
 )
 def test_children_have_their_parents_options(options: list[str], tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
