@@ -17,7 +17,6 @@ def be_brief(patch: Callable[[object, str, object], None]) -> None:
     from autotune.cli import bench
     from autotune.cpu import evaluator
     from autotune.distributed.mpi import evaluator as of_ranks
-    from autotune.measuring import rounds
     from autotune.measuring.evaluator import Effort
     from autotune.surveying import preset_run
 
@@ -26,7 +25,6 @@ def be_brief(patch: Callable[[object, str, object], None]) -> None:
         patch(module, "Effort", lambda: effort)
     for module in (bench, preset_run):
         patch(module, "EFFORT", effort)
-    patch(rounds, "ROUNDS", 5)  # turns take longer than what they time
 
 
 if __name__ == "__main__":
