@@ -14,7 +14,7 @@ import importlib
 import importlib.util
 import itertools
 import linecache
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -116,9 +116,12 @@ class Submission:
             return made
         function = _function("kernel", text)
         if isinstance(function, OwnKernel):
+            for key in ("reference", "operands", "out"):
+                if getattr(self, key):
+                    raise InputError(f"{key} must be left out: kernel {function.name} says it")
             return function
         if not values:
-            function, values = _with_parameter(function, [*self.operands, *self.out])
+            function, values = _with_parameter(function, {**self.operands, **self.out})
         made = self._described({**options, "parameters": values}, cache)(function)
         return made
 
@@ -332,7 +335,7 @@ def _is_literal(node: ast.expr) -> bool:
 
 
 def _with_parameter(
-    function: Callable[..., Any], operands: Sequence[str]
+    function: Callable[..., Any], operands: Iterable[str]
 ) -> tuple[Callable[..., Any], dict[str, Any]]:
     """A function that has a parameter, of one value, and calls one that has none."""
     name = getattr(function, "__name__", "")

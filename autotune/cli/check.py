@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.cli.parser import CommandResult, common
 from autotune.cli.terminal import put
 from autotune.core.errors import InputError
-from autotune.core.printable import first_line
+from autotune.store import strict_json
 
 if TYPE_CHECKING:
     import argparse
@@ -86,9 +86,9 @@ def run(args: argparse.Namespace) -> CommandResult:
 def _request(line: str) -> Any:
     """The value on a line; a text, which is no request, where that is no JSON."""
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return f"no JSON ({first_line(error)})"
+        return strict_json.parse(line)
+    except InputError as error:
+        return str(error)
 
 
 def _described(args: argparse.Namespace) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import pytest
 from autotune.checking import Checker
 from autotune.cli import main
 from autotune.measuring import rounds
+from autotune.store import strict_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,6 +122,36 @@ def test_a_value_of_a_parameter_is_what_is_checked(checker: Checker) -> None:
     assert [each["verified"] for each in answers] == [True, False], answers
 
 
+IN_PLACE = {
+    "reference": "def twice(x):\n    return 2 * x\n",
+    "operands": {"x": "N"},
+    "out": {"x": "N"},
+    "shape": "300",
+}
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_kernel_may_change_an_operand_in_place(short: int, checker: Checker) -> None:
+    text = f"def twice(x):\n    for i in range(x.shape[0] - {short}):\n        x[i] *= 2\n"
+    answer = checker.answer({**REQUEST, **IN_PLACE, "kernel": text})
+    assert answer["verified"] == (not short), answer
+    assert answer["outcome"] == ("wrong_result" if short else "ok")
+
+
+def test_what_a_described_kernel_says_itself_must_be_left_out(
+    tmp_path: Path, checker: Checker
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import autotune\n\n@autotune.kernel(operands={'x': 'N'}, out={'y': 'N'}, "
+        "reference='2 * x', parameters={'by': [2]})\n"
+        "def twice(x, y, by):\n    y[:] = by * x\n"
+    )
+    request = {"kernel": f"{file}:twice", "shape": "30"}
+    answer = checker.answer({**request, "reference": "3 * x"})
+    assert answer["reason"] == "reference must be left out: kernel twice says it"
+
+
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
@@ -138,6 +169,7 @@ def test_a_value_of_a_parameter_is_what_is_checked(checker: Checker) -> None:
         ({"operands": [1]}, "operands"),
         ({"parameters": 3}, "parameters"),
         ({"parameters": {"rows": 2}}, "rows"),
+        ({"shape": f"{10**7}x{10**7}"}, "operands cannot be made: MemoryError"),
     ],
 )
 def test_what_cannot_be_judged_is_refused_in_a_line(
@@ -153,12 +185,14 @@ def test_what_cannot_be_judged_is_refused_in_a_line(
 def test_the_command_answers_each_line_of_its_input(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lines = ["no JSON", "", "[1]", json.dumps({**REQUEST, "id": "a", "shape": "9x8"})]
+    request = json.dumps({**REQUEST, "id": "a", "shape": "9x8"})
+    lines = ["no JSON", '{"id": NaN}', "", "[1]", request]
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
     assert main(["check", "-", "--cache", str(tmp_path)]) == 0
-    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [each["verified"] for each in answers] == [False, False, True]
-    assert answers[2]["id"] == "a"
+    answers = [strict_json.parse(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["verified"] for each in answers] == [False, False, False, True]
+    assert answers[3]["id"] == "a"
+    assert "not valid JSON" in answers[0]["reason"]
 
 
 @pytest.mark.thorough
