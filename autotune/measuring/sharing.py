@@ -297,6 +297,6 @@ class SharedWorker:
         if coming is not None and isinstance(reply := process.collect(), Failure):
             process.close(grace_s=0)
             if not reply.innocent:
-                raise WorkerError(f"operands of {coming} cannot be made: {reply.reason}")
+                raise WorkerError(f"operands cannot be made: {reply.reason}")
             process = self.begin(subject, deadline)
         return process
