@@ -65,12 +65,20 @@ def no_time(where: str, stated: object) -> InputError:
     return checks.wrong(where, rule, stated)
 
 
-def goal(where: str, name: str, unit: str = "") -> Goal:
+def goal(where: str, name: str, unit: str = "", kept: Goal | None = None) -> Goal:
     """The goal of an objective that is no time.
+
+    Args:
+        where: the key that has it.
+        name: of the objective.
+        unit: as the file has it.
+        kept: the goal that `about` kept, which knows what its name alone may not tell.
 
     Raises:
         InputError: nobody knows whether more of it is better.
     """
+    if kept is not None and kept.name == name:
+        return kept
     known = {each.casefold(): each in HIGHER for each in (*HIGHER, *LOWER)}
     if name.casefold() not in known:
         raise no_time(where, name)
@@ -196,6 +204,17 @@ def about(recording: Recording, *native: str) -> dict[str, Any]:
     return {OURS: {name: part for name, part in known.items() if part}}
 
 
+def kept_goal(stored: object) -> Goal | None:
+    """The goal that `about` kept; None where there is none.
+
+    Raises:
+        InputError: it is something else.
+    """
+    kept = {} if stored is None else checks.mapping(OURS, stored)
+    found: Goal | None = checks.checked(kept.get("goal"), Goal | None, f"{OURS}.goal")
+    return found
+
+
 def known(recording: Recording, stored: object) -> Recording:
     """The recording with what `about` kept of it.
 
@@ -208,10 +227,9 @@ def known(recording: Recording, stored: object) -> Recording:
     native = checks.sequence(f"{OURS}.native", kept.get("native", []))
     provenance = {key: part for key, part in recording.provenance.items() if key in native}
     provenance |= checks.mapping(f"{OURS}.provenance", kept.get("provenance", {}))
-    goal: Goal | None = checks.checked(kept.get("goal"), Goal | None, f"{OURS}.goal")
     return replace(
         recording,
-        goal=goal or recording.goal,
+        goal=kept_goal(stored) or recording.goal,
         name=checks.line(f"{OURS}.name", kept.get("name", recording.name)),
         subject=checks.mapping(f"{OURS}.subject", kept.get("subject", {})),
         provenance=provenance,

@@ -60,8 +60,9 @@ def read_kernel_tuner(document: Mapping[str, Any], name: str) -> Recording:
     parameters = checks.names("tune_params_keys", keys)
     objective = foreign.only("objective", document.get("objective"))
     timed = foreign.is_time(objective)
-    goal = None if timed else foreign.goal("objective", objective)
     ours = document.get(foreign.OURS)
+    kept = foreign.kept_goal(ours)
+    goal = None if timed else foreign.goal("objective", objective, kept=kept)
     stated = ours.get("unit", "ms") if isinstance(ours, dict) else "ms"
     if not (unit := foreign.time_unit(stated)):
         raise checks.wrong(f"{foreign.OURS}.unit", "a unit of time", stated)

@@ -123,8 +123,8 @@ def rescaled(time: float, unit: str, to: str) -> float:
     """
     if unit not in _POWERS:
         raise InputError(
-            f"times need a unit to be told in {to}, and these have none: state one in the file, "
-            'like the objective "time (ms)" of a replay file'
+            "times need a unit, and these have none that is known: state one in the file, like "
+            'the objective "time (ms)" of a replay file'
         )
     if unit == to:
         return time

@@ -59,8 +59,10 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
     unit = foreign.time_unit(stated)
     if not unit:
         raise checks.wrong("metadata.timeunit", "a unit of time, like milliseconds", stated)
+    kept = foreign.kept_goal(metadata.get(foreign.OURS))
     first = next(
-        (measured for _, measured in _results(results, unit) if measured), (foreign.TIME, unit)
+        (measured for _, measured in _results(results, unit, kept) if measured),
+        (foreign.TIME, unit),
     )
     own = {
         key: part
@@ -69,10 +71,10 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
     }
     is_time = foreign.time_unit(first[1])
     recording = Recording(
-        _alike(results, unit, first),
+        _alike(results, unit, kept, first),
         name=name,
         unit=first[1] if is_time else unit,
-        goal=None if is_time else foreign.goal("objectives", *first),
+        goal=None if is_time else foreign.goal("objectives", *first, kept),
         device=foreign.label(metadata.get("device")),
         format="T4 results",
         provenance={_OWN: own} if own else {},
@@ -80,9 +82,11 @@ def read_t4(document: Mapping[str, Any], name: str) -> Recording:
     return foreign.known(recording, metadata.get(foreign.OURS))
 
 
-def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterator[Entry]:
+def _alike(
+    results: Sequence[Any], unit: str, kept: Goal | None, first: tuple[str, str]
+) -> Iterator[Entry]:
     """The entries of results, whose objectives must be of one name and unit: they are compared."""
-    for entry, measured in _results(results, unit):
+    for entry, measured in _results(results, unit, kept):
         for what, own, expected in zip(
             ("objective", "unit"), measured or first, first, strict=True
         ):
@@ -91,20 +95,22 @@ def _alike(results: Sequence[Any], unit: str, first: tuple[str, str]) -> Iterato
         yield entry
 
 
-def _results(results: Sequence[Any], unit: str) -> Iterator[tuple[Entry, tuple[str, str] | None]]:
+def _results(
+    results: Sequence[Any], unit: str, kept: Goal | None
+) -> Iterator[tuple[Entry, tuple[str, str] | None]]:
     """The entries of results, each with the name and unit of its objective if it has one.
 
-    `unit` is the file's, for times without one.
+    `unit` is the file's, for times without one, and `kept` its goal, where we wrote it.
     """
     for number, result in enumerate(results):
         where = f"results[{number}]"
         checks.mapping(where, result)
-        entry, measured = _native(result, where, unit)
+        entry, measured = _native(result, where, unit, kept)
         yield foreign.restored(entry, result, where), measured
 
 
 def _native(
-    result: Mapping[str, Any], where: str, unit: str
+    result: Mapping[str, Any], where: str, unit: str, kept: Goal | None
 ) -> tuple[Entry, tuple[str, str] | None]:
     """A result by the schema's own fields."""
     values = configuration(where, result.get("configuration"))
@@ -113,11 +119,11 @@ def _native(
         raise checks.wrong(f"{where}.invalidity", f"one of {', '.join(T4_INVALIDITY)}", invalidity)
     measured, goal = None, dict[str, Any]()
     if invalidity == "correct":
-        key, value, measured = _measured(result, where, unit)
+        key, value, measured = _measured(result, where, unit, kept)
         if foreign.time_unit(measured[1]):
             entry = foreign.timed(values, key, value)
         else:
-            goal = {foreign.goal(key, *measured).key: value}
+            goal = {foreign.goal(key, *measured, kept).key: value}
             entry = Entry(values, _beside(result, unit), outcome=Outcome.OK)
     else:
         entry = foreign.failed(values, T4_INVALIDITY[invalidity], invalidity)
@@ -157,7 +163,7 @@ def _others(
 
 
 def _measured(
-    result: Mapping[str, Any], where: str, unit: str
+    result: Mapping[str, Any], where: str, unit: str, kept: Goal | None = None
 ) -> tuple[str, object, tuple[str, str]]:
     """The key and value of a result's objective, and the objective's name and unit.
 
@@ -180,7 +186,7 @@ def _measured(
     if not measured[1] and foreign.is_time(name):
         raise checks.wrong(f"{where}.measurements[{name!r}].unit", "one of time, like ms", own)
     if not measured[1]:
-        goal = foreign.goal(f"{where}.objectives", name, foreign.label(own))
+        goal = foreign.goal(f"{where}.objectives", name, foreign.label(own), kept)
         measured = (goal.name, goal.unit)
         value = found.get(name, {}).get("value")
         if not checks.is_number(value):
@@ -248,5 +254,5 @@ def _written(entry: Entry, unit: str, goal: Goal | None) -> dict[str, Any]:
         "correctness": int(cost is not None),
         "measurements": measurements,
     }
-    native, _ = _native(result, "result", unit)
+    native, _ = _native(result, "result", unit, goal)
     return result | foreign.beside(entry, native)

@@ -370,12 +370,13 @@ def test_objectives_other_than_time_are_honoured(
     assert there.goal == found.goal == original.goal
 
 
-def test_objectives_without_times_are_kept_where_there_is_a_place() -> None:
+@pytest.mark.parametrize("name", ["GFLOP/s", "score"])
+def test_objectives_without_times_are_kept_where_there_is_a_place(name: str) -> None:
     replayed = {
         "columns": ["x"],
         "configurations": [[1], [2], [4]],
         "times": [2.5, None, 5.0],
-        "objective": "GFLOP/s, higher is better",
+        "objective": f"{name}, higher is better",
     }
     original = read(replayed)
     assert original.space().value({"x": 4}) == 0.2
