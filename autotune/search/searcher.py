@@ -11,6 +11,7 @@ import optuna
 from optuna.samplers import BaseSampler
 from optuna.trial import TrialState, create_trial
 
+from autotune.core import arguments
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError, StudyError
 from autotune.core.printable import shown
@@ -269,8 +270,9 @@ class Searcher(Generic[PointT]):
         self._told.setdefault(row, []).extend([] if values is None else [list(values)])
 
     def _opened(self, storage: str | Path, name: str, digest: str, resume: bool) -> optuna.Study:
+        folder = arguments.path("storage", storage)
         url = storage if isinstance(storage, str) and "://" in storage else None
-        opened = open_storage(url, name, Path(storage))
+        opened = open_storage(url, name, folder)
         directions = list(self._goals.directions.values())
         wanted = {SPACE: digest, GOALS: dict(self._goals.directions)}
         try:

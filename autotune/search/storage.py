@@ -115,7 +115,7 @@ def open_storage(url: str | None, name: str, folder: Path) -> BaseStorage:
     """
     try:
         name.encode()
-    except UnicodeEncodeError as error:
+    except (AttributeError, UnicodeEncodeError) as error:
         raise StudyError(f"a study's name must be text in UTF-8, got {shown(name)}") from error
     with quiet():
         if url is not None:

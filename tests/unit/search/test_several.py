@@ -143,6 +143,13 @@ def test_a_stored_search_goes_on_and_is_shared(storage: str | Path) -> None:
     Searcher(SMALL, storage=storage, study="another").close()
 
 
+def test_storages_and_studies_that_are_none_are_refused_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="storage must be the path of a file or a folder, got 5"):
+        Searcher(SMALL, storage=5)  # type: ignore[call-overload]
+    with pytest.raises(StudyError, match="a study's name must be text in UTF-8, got 5"):
+        Searcher(SMALL, storage=tmp_path, study=5)  # type: ignore[call-overload]
+
+
 def test_the_front_of_a_stored_search_is_all_workers(storage: str | Path) -> None:
     goals = {"a": "minimize", "b": "maximize"}
     one, other = (
