@@ -195,7 +195,7 @@ class Exportable:
         if defined.content is None and defined.accept is None:
             return ()
         what = "inputs makes its operands" if defined.content else "accept judges its results"
-        return (f"no check of {self.name} is written, since a function {what}",)
+        return (f"no check of {self.name}, since a function {what}",)
 
     def names(self) -> dict[str, Any]:
         """Names in templates of exported files, whatever the target."""

@@ -272,7 +272,7 @@ def test_what_operands_by_a_hash_do_not_check_has_no_check(
     options = ["--families", str(kernel.folder), "--format", form]
     assert main(["export", made.id, str(out), *options]) == 0
     captured = capsys.readouterr()
-    assert f"no check of {out} is written".replace(str(out), NAME) in captured.out + captured.err
+    assert f"no check of {out}, since".replace(str(out), NAME) in captured.out + captured.err
     assert why in (out / "README.md").read_text()
     assert not [*out.glob("*.expected"), *out.glob("main.c")]
     if form == "python":

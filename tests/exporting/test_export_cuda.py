@@ -348,7 +348,7 @@ def test_kernels_that_a_function_judges_have_no_check(
 ) -> None:
     families = dots(accept=lambda expected, got: True).folder
     made = stored_own("dots", (40, 70), "", families)
-    told = "no check of dots_40x70_float32 is written"
+    told = "no check of dots_40x70_float32, since"
     for form in ("cpp", "python"):
         folder = tmp_path / form
         options = ["--families", str(families), "--format", form]
