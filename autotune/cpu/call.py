@@ -143,15 +143,17 @@ class HostKernel:
         values = {**self._defaults, **self._typed(scalars)}
         arrays = check_operands(self._problem, inputs, out, values)
         self._raw(*arrays, *values.values())
-        return self._results(arrays)
+        return self._results(arrays, out)
 
-    def _results(self, arrays: Sequence[NDArray[Any]]) -> Any:
-        """The output, or a tuple of several."""
-        found = [
-            array if operand.shape else array.reshape(())
-            for operand, array in zip(self._problem.defined.operands, arrays, strict=True)
-            if operand.written
-        ]
+    def _results(self, arrays: Sequence[NDArray[Any]], out: Any = None) -> Any:
+        """The output, or a tuple of several; those of `out` are what was given there."""
+        given = iter(out if isinstance(out, (list, tuple)) else (out,))
+        found = []
+        for operand, array in zip(self._problem.defined.operands, arrays, strict=True):
+            if operand.written:
+                own = None if operand.read else next(given, None)
+                made = array if operand.shape else array.reshape(())
+                found.append(made if own is None else own)
         return found[0] if len(found) == 1 else tuple(found)
 
     def replace_when_called(self, other: Callable[[], HostKernel]) -> None:

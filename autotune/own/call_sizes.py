@@ -76,7 +76,8 @@ def _shape(operation: Operation, operand: Operand, array: Any) -> tuple[int, ...
         check_plain(operand.name, array)
     shape = tuple(int(size) for size in array.shape)
     if len(shape) != len(operand.shape) or 0 in shape:
-        raise OperandError(f"{operation.name}: {operand.name} must be {wanted}, got shape {shape}")
+        some = f"{wanted}, with elements" if 0 in shape else wanted
+        raise OperandError(f"{operation.name}: {operand.name} must be {some}, got shape {shape}")
     return shape
 
 

@@ -824,6 +824,7 @@ def test_sizes_follow_from_shapes(m: int, n: int, tmp_path: Path) -> None:
         ((a[:, 1:], x), None, rf"A must be M x N \+ 1, which is {m} x {n + 1} here"),
         ((a, x), np.ones(m + 1), rf"y has M = {m + 1}, and A has M = {m}"),
         ((a[0], x), None, r"A must be M x N \+ 1, got shape"),
+        ((a[:0], x), None, r"A must be M x N \+ 1, with elements, got shape"),
         (([1.0], x), None, r"A must be an array M x N \+ 1, got list"),
         ((a,), None, r"f takes 2 inputs, A, x, got 1"),
     ):

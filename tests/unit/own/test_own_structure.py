@@ -16,6 +16,7 @@ import autotune
 from autotune.arrays.host import check_operands
 from autotune.cli import main
 from autotune.core.errors import InputError, OperandError, OperandTypeError, ProblemError
+from autotune.cpu.call import bound_kernel
 from autotune.exporting.exportable import ROW
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.nvrtc import compile_cuda
@@ -114,6 +115,30 @@ def test_operands_that_inputs_leaves_hold_nan_and_infinity(tmp_path: Path) -> No
     for said in ({"finite": True}, {"inputs": whole}):
         problem = made("spmv", "cpu", tmp_path, **said).problem(M=50, N=40, Z=300)
         assert special_cases(problem, cases_of(problem)) == ()
+
+
+def test_a_call_gives_the_outputs_that_it_was_given(tmp_path: Path) -> None:
+    @autotune.kernel(
+        operands={"x": "N"},
+        out={"twice": "N", "total": "[]"},
+        reference=lambda x: (2 * x, x.sum()),
+        parameters={"by": [1]},
+        cache=tmp_path,
+    )
+    def summed(x: Any, twice: Any, total: Any, by: int) -> None:
+        twice[:] = 2 * x
+        total[()] = x.sum()
+
+    def raw(x: Any, twice: Any, total: Any) -> None:
+        twice[:], total[0] = 2 * x, x.sum()
+
+    kernel = bound_kernel(summed.problem(N=3, dtype="float64"), raw)
+    out = np.empty(3), np.empty(())
+    for found, given in zip(kernel(np.ones(3), out=out), out, strict=True):
+        assert found is given
+    _, total = kernel(np.ones(3))
+    assert total.shape == ()
+    assert total == out[1] == 3
 
 
 def test_what_says_a_size_of_several_outputs_is_all_of_them(tmp_path: Path) -> None:
