@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -137,12 +137,37 @@ class Drawn:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")  # of NaN and infinity
             try:
-                return cls._of(case, problem, rng)
+                found = cls._of(case, problem, rng)
+                read = {**found.inputs, **found.before}
+                held = [name for name, each in read.items() if not np.isfinite(each).all()]
+                # The two cases have the NaN of different operands then, and infinity, of which
+                # both signs together are NaN, too, only where that is not all that comes out.
+                plain = held[case.padding == 0 :: 2] if len(held) > 1 else []
+                if plain and found._drowned:
+                    found = cls._of(case, problem, rng, plain)
+                return cls._of(case, problem, rng, plain, finite=True) if found._drowned else found
             except ExpressionError:  # a function that takes finite numbers alone
                 return cls.of(case.drawn_from("uniform"), problem, rng)
 
+    @property
+    def _drowned(self) -> bool:
+        """True if all results are NaN: that of one operand may hide what becomes of another's."""
+        known = (
+            each.expected for each in self.references.values() if isinstance(each, FullReference)
+        )
+        floating = [each for each in known if each.dtype.kind in "fc"]
+        return bool(floating) and all(np.isnan(each).all() for each in floating)
+
     @classmethod
-    def _of(cls, case: Case, problem: Problem, rng: np.random.Generator) -> Drawn:
+    def _of(
+        cls,
+        case: Case,
+        problem: Problem,
+        rng: np.random.Generator,
+        plain: Collection[str] = (),
+        *,
+        finite: bool = False,
+    ) -> Drawn:
         here = problem.with_sizes(*case.sizes)
         defined = problem.defined
         scalars = case.scalars_of(defined, problem.dtype)
@@ -167,7 +192,11 @@ class Drawn:
             if each.most is not None:
                 return bounded_integers(rng, each, case.distribution)
             terms = 1 if each.written else max(case.sizes)
-            return random_elements(rng, each.shape, case.distribution, each.dtype, large, terms)
+            drawn_from = "uniform" if each.name in plain else case.distribution
+            found = random_elements(rng, each.shape, drawn_from, each.dtype, large, terms)
+            if finite:
+                found[np.isinf(found)] = 1
+            return found
 
         inputs = {each.name: drawn(each) for each in here.operands if not each.written}
         outputs = [each for each in here.operands if each.written]
@@ -230,6 +259,12 @@ def _made(here: Problem, case: Case, rng: np.random.Generator) -> dict[str, Any]
         if array.shape != wanted.shape:
             raise InputError(f"{told}: {name} must have shape {wanted.shape}, got {array.shape}")
         found[name] = array.astype(ELEMENTS[wanted.dtype].numpy)
+        exact = ELEMENTS[wanted.dtype].kind in ("integer", "boolean")
+        if exact and not np.array_equal(found[name], array):
+            raise InputError(
+                f"{told}: {name} must be of {wanted.dtype}, got {array.dtype} with elements that "
+                "it does not have"
+            )
     return found
 
 

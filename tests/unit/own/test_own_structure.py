@@ -21,6 +21,7 @@ from autotune.exporting.exportable import ROW
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.cases import Case, cases_of, special_cases
+from autotune.operations.contents import Drawn
 from autotune.operations.verification import Check
 from autotune.own.tracing import restriction_text
 from autotune.space import Expression
@@ -139,6 +140,60 @@ def test_a_call_gives_the_outputs_that_it_was_given(tmp_path: Path) -> None:
     _, total = kernel(np.ones(3))
     assert total.shape == ()
     assert total == out[1] == 3
+
+
+def test_nan_of_one_operand_does_not_hide_that_of_another(tmp_path: Path) -> None:
+    """NaN in x makes all of A @ x NaN: a case has it in A alone, the other in x alone."""
+
+    @autotune.kernel(
+        operands={"A": "MxN", "x": "N"},
+        out={"y": "M"},
+        reference="A @ x",
+        parameters={"by": [1]},
+        cache=tmp_path,
+    )
+    def matvec(A: Any, x: Any, y: Any, by: int) -> None:
+        y[:] = A @ x
+
+    problem = matvec.problem(M=50, N=60, dtype="float64")
+    checks = [
+        Check(case, problem, np.random.default_rng(seed))
+        for seed in range(3)
+        for case in special_cases(problem, cases_of(problem))
+    ]
+
+    def right(A: Any, x: Any, y: Any) -> None:
+        with np.errstate(all="ignore"):
+            y[:] = A @ x
+
+    def one(A: Any, x: Any, y: Any) -> None:
+        right(np.where(np.isnan(A), 0, A), x, y)
+
+    def other(A: Any, x: Any, y: Any) -> None:
+        right(A, np.where(np.isnan(x), 0, x), y)
+
+    assert all(check.run(right, "ieee").right for check in checks)
+    for careless in (one, other):
+        assert not all(check.run(careless, "ieee").right for check in checks)
+
+
+@pytest.mark.parametrize("made", [0.5, 2**40, math.nan])
+def test_inputs_of_integers_must_be_integers(tmp_path: Path, made: float) -> None:
+    """Cast to integers they would be others: zeros, say, of which most kernels are right."""
+
+    @autotune.kernel(
+        operands={"x": "int32[N]"},
+        out={"y": "int32[N]"},
+        reference=lambda x: 2 * x,
+        inputs=lambda N: {"x": np.full(N, made)},
+        parameters={"by": [1]},
+        cache=tmp_path,
+    )
+    def doubled(x: Any, y: Any, by: int) -> None:
+        y[:] = 2 * x
+
+    with pytest.raises(InputError, match=r"x must be of int32, got .*64 with elements that"):
+        Drawn.of(Case(8), doubled.problem(N=8), np.random.default_rng(0))
 
 
 def test_what_says_a_size_of_several_outputs_is_all_of_them(tmp_path: Path) -> None:
