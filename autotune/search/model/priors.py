@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from autotune.core.configuration import Candidate, Value
 from autotune.core.errors import InputError
+from autotune.core.printable import shown
 from autotune.search.claims import StudySpace
 from autotune.search.model.features import FeatureMap
 from autotune.search.model.gaussian import Posterior, fit
@@ -80,12 +81,18 @@ class MeasuredPrior:
     def __init__(
         self, measurements: Iterable[tuple[Candidate | Mapping[str, Value], float]]
     ) -> None:
-        known = list(measurements)
-        times = np.array([time for _, time in known], dtype=np.float64)
-        if len(known) < 2 or not np.isfinite(times).all():
+        try:
+            known = [(point, float(time)) for point, time in measurements]
+        except (TypeError, ValueError) as error:
             raise InputError(
-                f"a prior needs at least two measurements with finite times, got {len(known)}: "
-                "leave out failures, or the prior"
+                f"a prior needs pairs of a point and its time, got {shown(measurements)}"
+            ) from error
+        times = np.array([time for _, time in known], dtype=np.float64)
+        finite = int(np.isfinite(times).sum())
+        if finite < max(2, len(known)):
+            raise InputError(
+                f"a prior needs at least two measurements with finite times, got {finite} of "
+                f"{len(known)}: leave out failures, or the prior"
             )
         chosen = informative(times, _MOST_LEARNED)
         self._points = [known[at][0] for at in chosen]

@@ -407,10 +407,15 @@ class TestPriors:
         assert time_of(searcher.ask()) < 1.5 * min(self.times())
 
     def test_too_little_to_learn_from(self):
-        with pytest.raises(InputError, match="at least two measurements with finite times, got 1"):
+        with pytest.raises(InputError, match="measurements with finite times, got 1 of 1"):
             MeasuredPrior([(TILES[0], 1.0)])
-        with pytest.raises(InputError, match="leave out failures"):
-            MeasuredPrior([(TILES[0], 1.0), (TILES[1], math.inf)])
+        with pytest.raises(InputError, match="got 2 of 3: leave out failures"):
+            MeasuredPrior([(TILES[0], 1.0), (TILES[1], math.inf), (TILES[2], 1.0)])
+
+    @pytest.mark.parametrize("measured", [None, [1, 2, 3], [(TILES[0], "fast"), (TILES[1], 1.0)]])
+    def test_measurements_that_are_none(self, measured):
+        with pytest.raises(InputError, match="a prior needs pairs of a point and its time, got"):
+            MeasuredPrior(measured)
 
 
 def test_all_of_a_space_in_order_of_promise():
