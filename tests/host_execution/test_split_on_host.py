@@ -63,7 +63,7 @@ def test_hard_operands(name: str, layout: str, folder: Path) -> None:
     assert [r for case in cases if (r := judge(name, layout, case, folder))] == []
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_small_and_special_cases(name: str, layout: str, folder: Path) -> None:
