@@ -140,8 +140,8 @@ class Drawn:
                 found = cls._of(case, problem, rng)
                 read = {**found.inputs, **found.before}
                 held = [name for name, each in read.items() if not np.isfinite(each).all()]
-                # The two cases have the NaN of different operands then, and infinity, of which
-                # both signs together are NaN, too, only where that is not all that comes out.
+                # Where only NaN comes out, the two cases have it in different operands; and where
+                # it still does, there is no infinity, of which both signs together are NaN.
                 plain = held[case.padding == 0 :: 2] if len(held) > 1 else []
                 if plain and found._drowned:
                     found = cls._of(case, problem, rng, plain)
