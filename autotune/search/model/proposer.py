@@ -53,7 +53,7 @@ _DOUBTED_FROM, _AGREEING = 8, 0.35
 """Successful trials from which a prior must agree with them: the least correlation."""
 
 _DOUBTED_EVERY = 3
-"""Until then, one proposal in so many knows nothing of the priors."""
+"""Of the first trials, up to `_PRIOR_FITS`, one in so many is chosen without priors."""
 
 _CENTRES = 4
 """Of a large space, the neighbours of so many of the best rows are candidates."""
