@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from autotune.research import RecordedSpace, read_recorded
-from autotune.research.scoring import FIRST_SCORED, expected_random_best, room
+from autotune.research.scoring import curve_score
 from autotune.search import Searcher
 
 
@@ -48,7 +48,10 @@ def show(
     for recorded in spaces:
         scores = np.array(
             [
-                [score(recorded, budget, seed, error) for seed in range(seeds)]
+                [
+                    curve_score(recorded.values, believed(recorded, budget, seed, error))
+                    for seed in range(seeds)
+                ]
                 for error in (0.0, *errors)
             ]
         )
@@ -59,14 +62,6 @@ def show(
         ]
         print(f"| {recorded.name} | {' | '.join(columns)} |", flush=True)
     print("| mean | " + " | ".join(f"{mean:.3f}" for mean in np.mean(means, axis=0)) + " |")
-
-
-def score(recorded: RecordedSpace, budget: int, seed: int, error: float) -> float:
-    """`run_score` of one search, by what it thinks best after each evaluation."""
-    random = expected_random_best(recorded.values, budget)[FIRST_SCORED - 1 :]
-    left, telling = room(recorded.values, random)
-    best = believed(recorded, budget, seed, error)[FIRST_SCORED - 1 :]
-    return float(np.mean((random - best)[telling] / left[telling]))
 
 
 def believed(recorded: RecordedSpace, budget: int, seed: int, error: float) -> NDArray[np.float64]:

@@ -19,7 +19,7 @@ from autotune.core.forking import LOADING, threads_are_lost
 from autotune.core.limits import CpuLimits
 from autotune.cpu.direct import direct_call
 from autotune.cpu.kernel import load_kernel
-from autotune.operations.calls import check_call, typed
+from autotune.operations.calls import check_call, outputs_of_call, typed
 from autotune.operations.formula import Formula
 from autotune.operations.problem import GEMM, MatrixOperation
 
@@ -147,11 +147,11 @@ class HostKernel:
 
     def _results(self, arrays: Sequence[NDArray[Any]], out: Any = None) -> Any:
         """The output, or a tuple of several; those of `out` are what was given there."""
-        given = iter(out if isinstance(out, (list, tuple)) else (out,))
-        found = []
-        for operand, array in zip(self._problem.defined.operands, arrays, strict=True):
+        defined = self._problem.defined
+        given, found = iter(outputs_of_call(defined, out)), []
+        for operand, array in zip(defined.operands, arrays, strict=True):
             if operand.written:
-                own = None if operand.read else next(given, None)
+                own = None if operand.read else next(given)
                 made = array if operand.shape else array.reshape(())
                 found.append(made if own is None else own)
         return found[0] if len(found) == 1 else tuple(found)

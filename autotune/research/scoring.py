@@ -96,13 +96,22 @@ def run_score(values: NDArray[np.float64], rows: NDArray[np.int64], budget: int)
     its best is the worst value recorded. Evaluations by which random search is sure to have the
     optimum say nothing and are left out; 1 when there are no others.
     """
-    first = min(FIRST_SCORED, budget) - 1
-    random = expected_random_best(values, budget)[first:]
-    best = np.minimum(best_so_far(values, rows, budget)[first:], np.nanmax(values))
+    return curve_score(values, np.minimum(best_so_far(values, rows, budget), np.nanmax(values)))
+
+
+def curve_score(values: NDArray[np.float64], best: NDArray[np.float64]) -> float:
+    """`run_score` of a run by the value that it has at each evaluation.
+
+    Args:
+        values: shape (configurations,), NaN where they failed.
+        best: shape (budget,).
+    """
+    first = min(FIRST_SCORED, len(best)) - 1
+    random = expected_random_best(values, len(best))[first:]
     left, telling = room(values, random)
     if not telling.any():
         return 1.0
-    return float(np.mean((random - best)[telling] / left[telling]))
+    return float(np.mean((random - best[first:])[telling] / left[telling]))
 
 
 def room(
