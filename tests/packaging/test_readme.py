@@ -60,7 +60,9 @@ def test_the_first_command_tunes(checkout: Path, tmp_path: Path) -> None:
     done = shell(f"{COMMANDS[0]} --timeout 40", checkout, AUTOTUNE_CACHE=cache)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "C[1024x1024]" in done.stdout
-    assert "x the speed of NumPy" in done.stdout
+    # On a machine whose other work disturbed NumPy no ratio is told.
+    compared = r"^baseline +(\d+\.\d+x the speed of NumPy|not known \(NumPy)"
+    assert re.search(compared, done.stdout, re.MULTILINE), done.stdout
     listed = shell(".venv/bin/autotune cache list --json", checkout, AUTOTUNE_CACHE=cache)
     assert '"m": 1024' in listed.stdout
     program = (

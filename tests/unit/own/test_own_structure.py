@@ -83,7 +83,8 @@ def test_a_reference_and_a_call_take_sizes_by_name(ranked: Any, tmp_path: Path) 
     with pytest.raises(ProblemError, match="K must be a whole number >= 1, got 0"):
         ranked(x, K=0)
     record = ranked.load(R=35, K=5).record
-    assert record.baseline is not None  # NumPy has computed it too
+    # NumPy has computed it too, and is told unless other work disturbed it.
+    assert record.baseline is not None or "the library was disturbed" in record.noise
     folder = tmp_path / "exported"
     assert main(["export", record.id, str(folder), "--format", "python"]) == 0
     (file,) = folder.glob("*.expected")
