@@ -55,6 +55,7 @@ class FakeTensor:
         self.dtype = f"torch.{array.dtype.name}"
         self.device = device
         self.is_cuda = device >= 0
+        self.requires_grad = False
         self.lent: list[int] = []
 
     def is_contiguous(self) -> bool:
@@ -99,6 +100,7 @@ def fake_torch(current: dict[int, int]) -> types.ModuleType:
         return made
 
     torch.empty = empty
+    torch.is_grad_enabled = lambda: True
     torch._C = types.SimpleNamespace(_cuda_getCurrentRawStream=current.__getitem__)
     torch.cuda = types.SimpleNamespace(ExternalStream=ExternalStream, stream=lambda each: each)
     return torch

@@ -100,6 +100,13 @@ class Library:
         """
         return 0
 
+    def check_detached(self, array: Any) -> None:
+        """Refuse an operand of a kernel whose gradients the library would miss.
+
+        Raises:
+            OperandError: it is such an operand.
+        """
+
     def lend(self, array: Any, stream: int) -> None:
         """Tell the library that its memory is used on a stream that is not its current one."""
 

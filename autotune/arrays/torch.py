@@ -64,9 +64,12 @@ class TorchTensors(Library):
     def reader(self, shape: tuple[int, int], dtype: str) -> Reader:
         wanted = self._dtypes[dtype]
         columns = shape[1]
+        records = self.module.is_grad_enabled
 
         def read(array: Any) -> Place | None:
             if array.dtype is not wanted or array.shape != shape:
+                return None
+            if array.requires_grad and records():
                 return None
             leading = columns
             if not array.is_contiguous():
@@ -95,6 +98,14 @@ class TorchTensors(Library):
         self._check_unrecorded()
         device = array.get_device()
         return self._current(device) if device >= 0 else 0
+
+    def check_detached(self, array: Any) -> None:
+        if array.requires_grad and self.module.is_grad_enabled():
+            raise OperandError(
+                "a kernel's call must have no tensors that require grad, which would lose their "
+                "gradients: pass x.detach(), call it under torch.no_grad(), or use "
+                "autotune.torch.mm or linear, or torch_operator() of a kernel of your own"
+            )
 
     def _public_stream(self, device: int) -> int:
         return int(self.module.cuda.current_stream(device).cuda_stream)

@@ -50,12 +50,13 @@ class _Views:
         """The view of an operand; what has none stays, for its check to say so.
 
         Raises:
-            OperandError: its library has no such view, or would miss the call.
+            OperandError: its library has no such view, or would miss the call or its gradients.
         """
         library = library_of(array)
         if library is NUMPY or library.memory_of(array) != "host":
             return array
         library.current_stream(array)
+        library.check_detached(array)
         try:
             view = library.for_kernel(array)
         except (TypeError, RuntimeError, ValueError) as error:

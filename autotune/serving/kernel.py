@@ -143,10 +143,11 @@ class Kernel:
         """Compute the problem's operation: ``kernel(*inputs, out=None, stream=None, **scalars)``.
 
         On the CPU operands are arrays of NumPy, or of PyTorch or JAX in the memory of the host, of
-        which the output is one too, and it is there when the call returns; no gradients are. On a
-        GPU they are arrays of PyTorch, CuPy, Numba, or anything with DLPack or
-        ``__cuda_array_interface__`` in its memory; the work is enqueued on a stream, and the call
-        does not wait for it. Rows must be contiguous there: nothing is copied unasked.
+        which the output is one too, and it is there when the call returns. On a GPU they are
+        arrays of PyTorch, CuPy, Numba, or anything with DLPack or ``__cuda_array_interface__`` in
+        its memory; the work is enqueued on a stream, and the call does not wait for it. Rows must
+        be contiguous there: nothing is copied unasked. Tensors that require grad are refused where
+        PyTorch records gradients: a kernel has none.
 
         Args:
             inputs: the operands that are not written, in the operation's order.

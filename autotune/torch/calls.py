@@ -248,11 +248,20 @@ def _host_calls(problem: Problem, kernel: BoundKernel) -> TensorCalls:
     return TensorCalls(layout, of_stored, turning(of_stored, layout))
 
 
+def detached(*tensors: Any) -> list[Any]:
+    """Tensors as kernels take them, whose gradients PyTorch's dispatcher sees to above them."""
+    return [each.detach() if each.requires_grad else each for each in tensors]
+
+
 def _launches(problem: Problem, kernel: Kernel, a: Descriptor, b: Descriptor) -> TensorCalls:
     """Calls of a kernel of a GPU."""
     layout, bound = problem.layout, kernel.bound
     launched = functools.partial(_launched, problem, bound, a, b)
-    return TensorCalls(layout, launched(bound), launched(turning(bound, layout)))
+
+    def looking(a: Any, b: Any, *more: Any) -> Any:
+        return bound(*detached(a, b), *more)
+
+    return TensorCalls(layout, launched(looking), launched(turning(looking, layout)))
 
 
 def _launched(

@@ -21,7 +21,7 @@ from autotune.core.session import Remembered
 from autotune.runtime.choosing import contest_of
 from autotune.targets.families import find_operation
 from autotune.targets.registry import HOMES
-from autotune.torch.calls import launch_of
+from autotune.torch.calls import detached, launch_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,7 +217,8 @@ class StackProduct:
 
             def usual(inputs: tuple[Any, ...], out: Any) -> Any:
                 stored = (
-                    each.mT if turn else each for each, turn in zip(inputs, turned, strict=False)
+                    each.mT if turn else each
+                    for each, turn in zip(detached(*inputs), turned, strict=False)
                 )
                 return bound(*stored, out=out)
 

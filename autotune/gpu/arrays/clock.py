@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.libraries import library_of
 from autotune.core import session
-from autotune.gpu.arrays.kernel import describe
-from autotune.gpu.driver import activated, driver, driver_errors
+from autotune.gpu.driver import activated, device_of, driver, driver_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +63,9 @@ class DeviceClock:
 
     def time(self, call: Callable[[], Any], like: Any, *, twice: bool) -> tuple[Any, Reading]:
         """See `Clock.time`: caches are as the program has them, and no call is made again."""
-        stream = library_of(like).current_stream(like)
-        device = describe("a", like, stream).device
+        library = library_of(like)
+        stream = library.current_stream(like)
+        device = library.describe("a", like, stream, device_of).device
         cycles = self._cycles
         with activated(device):
             delay(device)(struct.pack("<Q", cycles), stream)
@@ -86,7 +86,7 @@ class DeviceClock:
         library = library_of(like)
         stream = library.current_stream(like)
         other = library.empty(like, (_CACHE_BYTES // 4,), "float32")
-        place = describe("other", other, stream)
+        place = library.describe("other", other, stream, device_of)
         device, cycles = place.device, self._cycles
         arguments = struct.pack("<QQ", place.address, _CACHE_BYTES)
 

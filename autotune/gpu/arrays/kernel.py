@@ -36,12 +36,14 @@ lda, b, ldb, c, ldc, alpha, beta, stream."""
 
 
 def describe(name: str, array: Any, stream: int) -> DeviceArray:
-    """Describe an operand of any library, which is going to be used on a stream.
+    """Describe an operand of a kernel, of any library, which is going to be used on a stream.
 
     Raises:
-        OperandError: it is no array, or not in the memory of a GPU.
+        OperandError: it is no array, or not in the memory of a GPU, or gradients would be lost.
     """
-    return library_of(array).describe(name, array, stream, device_of)
+    library = library_of(array)
+    library.check_detached(array)
+    return library.describe(name, array, stream, device_of)
 
 
 class DeviceKernel:

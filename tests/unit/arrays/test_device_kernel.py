@@ -126,6 +126,21 @@ def test_what_pytorch_records_is_not_called(
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])
+def test_gradients_are_not_dropped_without_a_word(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    operands = [make("torch", each) for each in hosts()]
+    operands[place].requires_grad = True
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
+    with pytest.raises(OperandError, match=r"require grad.* pass x.detach\(\), .*torch_operator"):
+        kernel(*operands)
+    assert calls.launches == []
+    monkeypatch.setattr(sys.modules["torch"], "is_grad_enabled", lambda: False)
+    assert DeviceProduct(PROBLEM, calls.load_on)(*operands) is operands[2]
+    assert len(calls.launches) == 1
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
 def test_tensors_without_memory_are_refused(
     calls: Calls, monkeypatch: pytest.MonkeyPatch, place: int
 ) -> None:

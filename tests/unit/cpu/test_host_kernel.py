@@ -19,7 +19,7 @@ from suspect_family import suspect, write_suspects
 from autotune.core.errors import OperandError
 from autotune.cpu import CpuKernel, CpuProgram, load_kernel
 from autotune.cpu import direct as direct_module
-from autotune.cpu.call import HostKernel, HostProduct
+from autotune.cpu.call import HostKernel, HostProduct, numpy_kernel
 from autotune.cpu.direct import direct_call, write_call
 from autotune.families.modules import load_module
 from autotune.families.program_cache import ProgramCache
@@ -526,3 +526,17 @@ def test_python_threads_that_take_turns_are_not_called_directly(
     in_turns = CpuKernel(loader.raw(threads=2).program)
     assert direct_call(in_turns, PROBLEM, loader.programs) is None
     assert direct_call(loader.raw(threads=1), PROBLEM, loader.programs) is not None
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_gradients_are_not_dropped_without_a_word(place: int) -> None:
+    torch: Any = pytest.importorskip("torch")
+    shapes = (PROBLEM.a_shape, PROBLEM.b_shape, PROBLEM.c_shape)
+    operands = [torch.ones(shape) for shape in shapes]
+    operands[place].requires_grad_()
+    kernel = numpy_kernel(PROBLEM)
+    with pytest.raises(OperandError, match=r"require grad.* pass x.detach\(\), .*torch_operator"):
+        kernel(*operands)
+    with torch.no_grad():
+        assert kernel(*operands) is operands[2]
+    assert operands[2].eq(5).all()

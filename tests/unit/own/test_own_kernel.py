@@ -861,6 +861,8 @@ def tensor(array: Any) -> Any:
         (lambda a, x: ((a, a[0]), a.ravel()[1:5]), "out overlaps a in memory"),
         (lambda a, x: ((tensor(a).double(), tensor(x)), None), "x must have dtype float64"),
         (lambda a, x: ((tensor(a).to_sparse(), tensor(x)), None), "such as NumPy can view"),
+        (lambda a, x: ((tensor(a), tensor(x).requires_grad_()), None), "that require grad"),
+        (lambda a, x: ((tensor(a), tensor(x)), tensor(a[:, 0].copy()).requires_grad_()), "grad"),
     ],
 )
 def test_operands_are_looked_at_before_anything_is_tuned(

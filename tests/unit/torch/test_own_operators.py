@@ -78,7 +78,11 @@ def test_a_kernel_takes_tensors_as_they_are(name: str) -> None:
         assert own(*tensors, out=out)[0].data_ptr() == out[0].data_ptr()
         np.testing.assert_allclose(out[-1].numpy(), wanted[-1], rtol=1e-12)
         assert isinstance(own(*inputs)[0], np.ndarray)
-        assert isinstance(own(torch.nn.Parameter(tensors[0]))[0], torch.Tensor)
+        leaf = torch.nn.Parameter(tensors[0])
+        with pytest.raises(OperandError, match=r"pass x.detach\(\), call it under torch.no_grad"):
+            own(leaf)
+        with torch.no_grad():
+            assert isinstance(own(leaf)[0], torch.Tensor)
     with pytest.raises(OperandError, match="must not be traced by PyTorch"):
         torch.jit.trace(lambda *given: own(*given), tuple(tensors))
     for wrong in (tensors[0].to("meta"), tensors[0].to_sparse()):

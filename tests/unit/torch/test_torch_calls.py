@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import types
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,22 @@ def test_calls_with_an_output_or_a_scale_are_looked_at() -> None:
     assert out.equal(a @ b)
     assert product.call(a, b, None, 2.0).equal(2 * (a @ b))
     assert (kernel.looked, kernel.launched) == (2, 0)
+
+
+def test_a_look_sees_nothing_of_gradients() -> None:
+    """They are seen to above: under the switch's gates operands still require them."""
+    a, b = (each.requires_grad_() for each in operands("nt", 3, 4, 5, 0))
+    seen: list[bool] = []
+
+    def bound(*given: Any) -> Any:
+        seen.extend(each.requires_grad for each in given[:2])
+
+    looks = [Descriptor(x.shape, x.stride(), x.dtype, (PLACE, False, False)) for x in (a, b)]
+    kernel: Any = types.SimpleNamespace(bound=bound)
+    made = calls._launches(Gemm(3, 4, 5, layout="nt"), kernel, *looks)
+    made.call(a, b)
+    made.of_stored(a, b.t())
+    assert seen == [False] * 4
 
 
 @pytest.mark.parametrize("what", ["device", "steps", "repeated", "PyTorch", "kernel"])

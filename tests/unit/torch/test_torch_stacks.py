@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -114,6 +115,17 @@ def test_groups_of_rows_have_gradients() -> None:
     torch.cat(parts).backward(seed)
     torch.testing.assert_close(of_a, a.grad, rtol=2e-2, atol=5e-2)
     torch.testing.assert_close(of_b, b.grad, rtol=2e-2, atol=5e-2)
+
+
+def test_a_look_sees_nothing_of_gradients() -> None:
+    """Under the switch's gates operands still require them."""
+    a, b = stack(3, 5, 8).requires_grad_(), stack(3, 4, 8).requires_grad_().mT
+    found = stacks._problem_of("bmm", looks(a, b))
+    assert found is not None
+    kernel = SimpleNamespace(bound=lambda *given, out: [each.requires_grad for each in given])
+    contest: Any = SimpleNamespace(winner=kernel)
+    product = stacks.StackProduct(contest, *found, GPU)
+    assert product.compute((a, b), None, lambda: None) == [False, False]
 
 
 def test_the_switch_leaves_other_stacks_as_they_were() -> None:
