@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import itertools
 import linecache
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -100,8 +101,8 @@ class Submission:
         describing = {key: request[key] for key in _DESCRIBING if key in request}
         return cls(**told, describing=describing)
 
-    def made(self, cache: str | Path | None) -> OwnKernel:
-        """The kernel as a family.
+    def made(self, cache: str) -> OwnKernel:
+        """The kernel as a family, below a folder unless it says its own.
 
         Raises:
             InputError: something does not fit, or cannot be read.
@@ -125,7 +126,7 @@ class Submission:
         made = self._described({**options, "parameters": values}, cache)(function)
         return made
 
-    def _described(self, options: Mapping[str, Any], cache: str | Path | None) -> Any:
+    def _described(self, options: Mapping[str, Any], cache: str) -> Any:
         reference = self.reference
         whole = reference if ":" not in reference else _function("reference", reference)
         return kernel(
@@ -174,12 +175,14 @@ class Checker:
 
     Args:
         device: which GPU; None takes the first.
-        cache: where emitted sources go; None takes the user's cache. Nothing is recorded there.
+        cache: where emitted sources go; None takes the user's cache. Nothing is recorded there,
+            and families that submissions describe are gone at the end.
     """
 
     def __init__(self, device: int | str | None = None, cache: str | Path | None = None) -> None:
         self._device = device
         self._cache = cache
+        self._described = tempfile.TemporaryDirectory(prefix="autotune-check-")
         self._kept: dict[str, Evaluator] = {}
 
     def __enter__(self) -> Self:
@@ -191,8 +194,9 @@ class Checker:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        while self._kept:
-            self._kept.popitem()[1].close()
+        with self._described:
+            while self._kept:
+                self._kept.popitem()[1].close()
 
     def check(self, submission: Submission) -> Verdict:
         """Verify and time a kernel; what is wrong with it is the verdict.
@@ -202,7 +206,7 @@ class Checker:
                 no such device.
         """
         deadline = Deadline(submission.timeout)
-        made = submission.made(self._cache)
+        made = submission.made(self._described.name)
         fields = {"dtype": submission.dtype} if submission.dtype else {}
         sizes = made.operation.parse_shape(submission.shape)
         named = dict(zip(made.operation.sizes, sizes, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import sys
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,7 @@ from autotune.checking import Checker
 from autotune.cli import main
 from autotune.measuring import rounds
 from autotune.store import strict_json
+from autotune.tuning.context import TuningContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -188,11 +190,33 @@ def test_the_command_answers_each_line_of_its_input(
     request = json.dumps({**REQUEST, "id": "a", "shape": "9x8"})
     lines = ["no JSON", '{"id": NaN}', "", "[1]", request]
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
-    assert main(["check", "-", "--cache", str(tmp_path)]) == 0
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    assert main(["check", "-", "--cache", str(tmp_path / "cache")]) == 0
+    assert not (tmp_path / "cache/own").exists()
+    assert [*(tmp_path / "temporary").iterdir()] == []
     answers = [strict_json.parse(line) for line in capsys.readouterr().out.splitlines()]
     assert [each["verified"] for each in answers] == [False, False, False, True]
     assert answers[3]["id"] == "a"
     assert "not valid JSON" in answers[0]["reason"]
+
+
+def test_a_check_that_is_interrupted_leaves_no_family_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+
+    def interrupted(*_: object, extra_families: list[Path], **options: object) -> None:
+        made.extend(each for each in extra_families if each.is_dir())
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TuningContext, "of", interrupted)
+    with pytest.raises(KeyboardInterrupt), Checker(cache=tmp_path) as checker:
+        checker.answer(REQUEST)
+    assert len(made) == 1
+    assert not made[0].exists()
+    assert not made[0].is_relative_to(tmp_path)
+    assert not made[0].parents[1].exists()
 
 
 @pytest.mark.thorough
