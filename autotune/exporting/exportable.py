@@ -202,6 +202,7 @@ class Exportable:
         problem, record, defined = self.problem, self.record, self.problem.defined
         operand, call = ELEMENTS[problem.dtype], ExportedCall.of(problem)
         summary = plain(defined.summary).rstrip(".")
+        checked = not self.product and not self.unchecked
         said = summary not in ("", plain(call.statement))
         return {
             "name": self.name,
@@ -210,6 +211,7 @@ class Exportable:
             "problem": problem,
             "product": self.product,
             "unchecked": self.unchecked,
+            "expected": expected(problem, self.family.accuracy) if checked else None,
             "call": call,
             "checked": checked_scalars(defined),
             "operand": operand,
@@ -239,8 +241,8 @@ class Exportable:
             "README.md": expanded("README.md.j2", names),
             "record.json": document.encode(),
         }
-        if not self.product and not self.unchecked:
-            files[f"{self.name}.expected"] = expected(self.problem, self.family.accuracy)
+        if names["expected"] is not None:
+            files[f"{self.name}.expected"] = names["expected"]
         return files
 
 

@@ -188,6 +188,7 @@ def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
     for wrong in wrongly_expected(expected):
         done = subprocess.run([program, wrong], capture_output=True, text=True, check=False)
         assert done.returncode == 1, done.stdout
+        assert (f"{wrong} is damaged: " in done.stderr) == (wrong.suffix[1:] in ("empty", "short"))
 
 
 @pytest.mark.slow
@@ -203,7 +204,12 @@ def test_any_operation_is_a_module(tmp_path: Path, case: str) -> None:
         [*script, *wrongly_expected(expected)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-1] == "[0, 1, 1, 1]", done.stdout
+    *codes, empty, short = done.stdout.splitlines()[-5:]
+    assert codes == ["0", "1", "1"], done.stdout
+    size = expected.with_suffix(".short").stat().st_size + 5
+    for told, held in ((empty, 0), (short, size - 5)):
+        there = f"{held} bytes of {size} are there"
+        assert told == f"{expected} is damaged: {there}; export the kernel again"
 
 
 RUN_AGAIN = """
@@ -223,13 +229,14 @@ codes = [code()]
 for other in others:
     shutil.copy(other, expected)
     codes.append(code())
-print(codes)
+for each in codes:
+    print(each)
 """
 """Of one process, which has Numba to start once."""
 
 
 def wrongly_expected(expected: Path) -> list[Path]:
-    """Files by which a check must fail: an element is not what is expected, none is expected."""
+    """Files by which a check must fail: an element is not as expected, or they are damaged."""
     rows = np.fromfile(expected, ROW)
     made = []
     for number, changed in enumerate((rows["expected"] + 1e-3, np.full(len(rows), np.nan))):
@@ -237,8 +244,9 @@ def wrongly_expected(expected: Path) -> list[Path]:
         wrong["expected"][-1] = changed[-1]
         made.append(expected.with_suffix(f".wrong{number}"))
         wrong.tofile(made[-1])
-    made.append(expected.with_suffix(".empty"))
-    made[-1].write_bytes(b"")
+    for name, kept in (("empty", 0), ("short", -5)):
+        made.append(expected.with_suffix(f".{name}"))
+        made[-1].write_bytes(expected.read_bytes()[:kept])
     return made
 
 

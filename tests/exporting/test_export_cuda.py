@@ -234,8 +234,11 @@ def test_a_program_of_any_operation_checks_itself(tmp_path: Path, driver: Path) 
     wrong = run([program, *files], driver, STAND_IN_EXPECTS="", STAND_IN_WRONG="1")
     assert wrong.returncode == 1
     assert "WRONG" in wrong.stdout
-    files[1].write_bytes(b"")
-    assert run([program, *files], driver).returncode == 1
+    for kept in (-24, 0):
+        files[1].write_bytes(files[1].read_bytes()[:kept])
+        done = run([program, *files], driver)
+        assert done.returncode == 1
+        assert f"{files[1]} is damaged: export the kernel again" in done.stderr
 
 
 @needs_toolkit
@@ -244,6 +247,10 @@ def test_a_module_of_any_operation_launches_on_arrays(tmp_path: Path, driver: Pa
     folder = export(made, tmp_path / "out", "--families", str(FOLDER), "--format", "python")
     done = run([sys.executable, "-c", GEMV_CALLS], driver, PYTHONPATH=str(folder))
     assert done.returncode == 0, done.stderr
+    (folder / f"{GEMV_NAME}.expected").write_bytes(b"")
+    wrong = f"import {GEMV_NAME} as exported; exported._expected()"
+    done = run([sys.executable, "-c", wrong], driver, PYTHONPATH=str(folder))
+    assert f"{GEMV_NAME}.expected is damaged: 0 bytes of" in done.stderr
 
 
 @needs_nvrtc
