@@ -74,7 +74,8 @@ def outputs_of_call(operation: Operation, out: Any) -> list[Any]:
     given = [out] if len(made) == 1 else out
     if not isinstance(given, (list, tuple)) or len(given) != len(made):
         must = f"the outputs {', '.join(made)}" if made else "left out: it changes in place"
-        raise OperandError(f"out of {operation.name} must be {must}, got {type(out).__name__}")
+        got = type(out).__name__ + (f" of {len(out)}" if isinstance(out, (list, tuple)) else "")
+        raise OperandError(f"out of {operation.name} must be {must}, got {got}")
     return [*given]
 
 

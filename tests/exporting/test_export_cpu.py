@@ -317,7 +317,10 @@ else:
     wrong = lambda: exported.{module}(*before, out=out[:1])
 try:
     wrong()
-except ValueError:
+except ValueError as error:
+    several = not {in_place} and len(out) > 1
+    assert not several or str(error).startswith(f"out must be a tuple of {{len(out)}}, of "), error
+    assert not several or str(error).endswith(", got 1 of them"), error
     raise SystemExit(0)
 raise AssertionError
 """

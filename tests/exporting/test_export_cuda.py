@@ -330,6 +330,13 @@ for wrong in ((z, far), (w, w), (w, Array(np.ones(67, np.int8)))):
     except ValueError:
         continue
     raise AssertionError
+for wrong, got in (((w,), "1 of them"), (w, "Array"), ((w, far, far), "3 of them")):
+    try:
+        exported.load()(z, wrong)
+    except ValueError as error:
+        assert str(error) == f"out must be a tuple of 2, of w, far, got {got}", error
+        continue
+    raise AssertionError
 """
 
 

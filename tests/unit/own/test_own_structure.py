@@ -244,6 +244,9 @@ def test_outputs_are_given_or_made(tmp_path: Path) -> None:
     assert all(map(np.shares_memory, found, outs))
     with pytest.raises(OperandError, match=r"must be the outputs Y, mean, scale, got ndarray"):
         kernel(X, out=outs[0])
+    for wrong in (outs[:1], (*outs, outs[0])):
+        with pytest.raises(OperandError, match=rf"Y, mean, scale, got tuple of {len(wrong)}$"):
+            kernel(X, out=wrong)
     with pytest.raises(OperandError, match=r"mean overlaps scale in memory"):
         kernel(X, out=(outs[0], outs[1], outs[1]))
     with pytest.raises(OperandError, match=r"mean must have dtype float64"):
