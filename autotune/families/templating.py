@@ -19,6 +19,7 @@ from autotune.core import session
 from autotune.core.errors import FamilyError
 from autotune.core.facts import Stamp, stamps_of, unchanged
 from autotune.core.forking import LOADING
+from autotune.core.paths import data_dir
 from autotune.families.headers import with_headers
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ class Digested:
     stamps: tuple[Stamp, ...]
 
 
+_REFERRING = re.compile(
+    r"\{#.*?#\}|(\{%[-+]?\s*(?:extends|from|import|include)\b.*?%\})", re.DOTALL
+)
 _IS_CUDA = re.compile(r"\.cuh?(\.j2)?$")
 
 _DIGESTED: dict[tuple[str, tuple[Path, ...]], Digested] = session.keep(
@@ -197,9 +201,12 @@ def _references(source: str, name: str, path: str | None) -> tuple[tuple[int, st
     """Line and name of every template that one refers to; None for a computed name.
 
     Parsing is most of what it takes to read a family, and families have their partials in common.
+    Of shipped templates, which are known to be well-formed, these statements alone are parsed.
     """
     from jinja2 import meta, nodes
 
+    if Path(str(path)).is_relative_to(data_dir("templates")):
+        source = _statements(source)
     tree = environment(()).parse(source, name, path)
     referring = (nodes.Extends, nodes.FromImport, nodes.Import, nodes.Include)
     return tuple(
@@ -207,6 +214,15 @@ def _references(source: str, name: str, path: str | None) -> tuple[tuple[int, st
         for node in tree.find_all(referring)
         for reference in meta.find_referenced_templates(nodes.Template([node]))
     )
+
+
+def _statements(source: str) -> str:
+    """The statements of a template that refer to others, each on its line, and nothing else."""
+    kept, end = "", 0
+    for found in _REFERRING.finditer(source):
+        kept += "\n" * source.count("\n", end, found.start()) + (found[1] or "")
+        end = found.end() if found[1] else found.start()
+    return kept
 
 
 def template_exists(template: str, folders: tuple[Path, ...]) -> bool:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 
 import autotune
 from autotune.core.errors import CacheError, FamilyError, ProblemError, SpaceError
+from autotune.core.paths import data_dir
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import Source, render
+from autotune.families.templating import _references
 from autotune.targets.families import load_families, read_family
 
 if TYPE_CHECKING:
@@ -125,6 +127,16 @@ def test_what_is_wrong_before_rendering_is_found_when_the_family_is_read(
     with pytest.raises(FamilyError, match=message) as caught:
         tiny(tmp_path, template)
     assert str(caught.value).startswith(f"{tmp_path / 'tiny.py.j2'}:{line}: ")
+
+
+def test_shipped_templates_refer_to_what_a_whole_parse_finds() -> None:
+    found = 0
+    for path in data_dir("templates").rglob("*.j2"):
+        source = path.read_text(encoding="utf-8")
+        of_statements = sorted(_references(source, path.name, str(path)))
+        assert of_statements == sorted(_references(source, path.name, None)), path
+        found += len(of_statements)
+    assert found > 100
 
 
 def test_a_fault_in_a_partial_names_the_partial(tmp_path: Path) -> None:
