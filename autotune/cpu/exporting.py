@@ -81,7 +81,7 @@ def _python(exportable: Exportable, source: Source, names: dict[str, Any]) -> Ex
         **exportable.common_files(names),
         f"{exportable.name}.py": "".join(text).encode() + called,
     }
-    return Exported(exportable.name, files, exportable.unchecked)
+    return Exported(exportable.name, files, names["unchecked"])
 
 
 def _c(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exported:
@@ -120,7 +120,7 @@ def _c(exportable: Exportable, source: Source, names: dict[str, Any]) -> Exporte
         f"{name}.c": expanded("cpu/kernel.c.j2", names),
         "CMakeLists.txt": expanded("cpu/CMakeLists.txt.j2", names),
     }
-    notes = exportable.unchecked
+    notes = names["unchecked"]
     if not notes:
         files["main.c"] = expanded("cpu/main.c.j2", names)
     here = read_cpu().fingerprint

@@ -188,21 +188,27 @@ class Exportable:
         """True of ``alpha A B + beta C``, which checks compute themselves."""
         return multiplies(self.problem.defined)
 
-    @property
-    def unchecked(self) -> tuple[str, ...]:
-        """The line that says why there is no check; none where there is one."""
-        defined = self.problem.defined
-        if defined.content is None and defined.accept is None:
-            return ()
-        what = "inputs makes its operands" if defined.content else "accept judges its results"
-        return (f"no check of {self.name}, since a function {what}",)
+    def _expected(self) -> tuple[bytes, str]:
+        """What a check expects, and why there is no check; one of them is empty, or both."""
+        defined, why = self.problem.defined, ""
+        if defined.content is not None:
+            why = "a function inputs makes its operands"
+        elif defined.accept is not None:
+            why = "a function accept judges its results"
+        if why or self.product:
+            return b"", why
+        numbers = expected(self.problem, self.family.accuracy)
+        return numbers, "" if numbers else "all its results are infinite or no numbers"
 
     def names(self) -> dict[str, Any]:
-        """Names in templates of exported files, whatever the target."""
+        """Names in templates of exported files, whatever the target.
+
+        ``unchecked`` has the line that says why there is no check, if there is none.
+        """
         problem, record, defined = self.problem, self.record, self.problem.defined
         operand, call = ELEMENTS[problem.dtype], ExportedCall.of(problem)
         summary = plain(defined.summary).rstrip(".")
-        checked = not self.product and not self.unchecked
+        numbers, why = self._expected()
         said = summary not in ("", plain(call.statement))
         return {
             "name": self.name,
@@ -210,8 +216,8 @@ class Exportable:
             "summary": summary if said else plain(problem.operation),
             "problem": problem,
             "product": self.product,
-            "unchecked": self.unchecked,
-            "expected": expected(problem, self.family.accuracy) if checked else None,
+            "unchecked": (f"no check of {self.name}, since {why}",) if why else (),
+            "expected": numbers,
             "call": call,
             "checked": checked_scalars(defined),
             "operand": operand,
@@ -241,7 +247,7 @@ class Exportable:
             "README.md": expanded("README.md.j2", names),
             "record.json": document.encode(),
         }
-        if names["expected"] is not None:
+        if names["expected"]:
             files[f"{self.name}.expected"] = names["expected"]
         return files
 

@@ -37,7 +37,7 @@ def export(exportable: Exportable, form: str) -> Exported:
             "which exported programs do not make: export a record of another family"
         )
     program, binary = exportable.program, exportable.binary
-    notes = [*exportable.unchecked]
+    notes: list[str] = []
     if binary is None:
         assert program is not None
         binary = _compiled(exportable, program)
@@ -71,7 +71,8 @@ def export(exportable: Exportable, form: str) -> Exported:
         # For Numba it is a module, which must not have the name of the one that launches it.
         names["source"] = f"{exportable.name}_source{family.language.suffix}"
         files[names["source"]] = program.source.text.encode()
-    return Exported(exportable.name, {**exportable.common_files(names), **files}, tuple(notes))
+    files |= exportable.common_files(names)
+    return Exported(exportable.name, files, (*names["unchecked"], *notes))
 
 
 def _takes_maps(exportable: Exportable) -> bool:
