@@ -37,6 +37,25 @@ class AuxiliaryKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class Keeps:
+    """Work on an operand that need not be done again while that stays as it is.
+
+    Attributes:
+        operand: its name.
+        kernel: the one of the kernels before the main one that makes it.
+        grid: thread blocks of that for this operand alone, where all sizes but its own are 0.
+        rest: thread blocks for the other operands alone.
+        bytes: how much of the workspace, from its start on, holds it.
+    """
+
+    operand: str
+    kernel: str
+    grid: tuple[Expression, ...]
+    rest: tuple[Expression, ...]
+    bytes: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class Region:
     """A row-major matrix in the workspace, which one kernel writes for another to read.
 
@@ -129,6 +148,7 @@ class Launch:
             (``griddepcontrol.wait``), so that they may begin earlier: CUDA C++ Programming Guide,
             "Programmatic Dependent Launch".
         spill_limit: bytes of spill code that the main kernel may have; None takes the usual.
+        keeps: what need not be made again for an operand that stays as it is; None for nothing.
     """
 
     grid: tuple[Expression, ...]
@@ -145,6 +165,7 @@ class Launch:
     architecture_features: bool = False
     dependent: Expression = ZERO
     spill_limit: int | None = None
+    keeps: Keeps | None = None
 
     def maps(self, constants: Mapping[str, Value]) -> tuple[TensorMap, ...]:
         """The tensor maps that kernels are given, by what is compiled in."""
@@ -162,6 +183,8 @@ class Launch:
         workspace = () if self.workspace_bytes is None else (self.workspace_bytes,)
         own = (self.shared_bytes, self.resident_blocks, *workspace, self.zeroed_bytes)
         own = (*own, self.dependent)
+        if (kept := self.keeps) is not None:
+            own = (*own, *kept.grid, *kept.rest, kept.bytes)
         return (*self.grid, *self.block, *self.cluster, *own, *further, *maps)
 
 

@@ -150,7 +150,8 @@ def read_tuned(
     if language.launched:
         compiled = (each.name for each in parameters if not each.runtime)
         fixed = Scope(_following(compiled, derived), frozenset())
-        launch = read_launch(top.table("launch"), scope, fixed, defined, language)
+        included = [part.table("launch") for part in parts[1:] if "launch" in part]
+        launch = read_launch(top.table("launch"), scope, fixed, defined, language, included)
         limits = launch_restrictions(launch, derived, top, scope, language)
         restrictions = (*limits, *restrictions)
     return Tuned(parameters, derived, restrictions, launch, scope)

@@ -14,6 +14,7 @@ from autotune.serving.target import Placement, Target
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
+    from autotune.arrays.library import Place
     from autotune.core.configuration import Candidate, Configuration
     from autotune.core.device import Device, DeviceFingerprint
     from autotune.families.family import KernelFamily
@@ -128,9 +129,10 @@ class GpuTarget(Target):
         binary: Binary | None = None,
     ) -> BoundKernel:
         """Load the binary, or compile one; on other devices like it at the first call there."""
+        from autotune.families.gpu.keeping import kept_plan
         from autotune.gpu.arrays.kernel import device_kernel
         from autotune.gpu.launch.code import make_program
-        from autotune.gpu.launch.kernel import resident_launch
+        from autotune.gpu.launch.kernel import keeping_launch, resident_launch
 
         use(self.vendor)
         ordinal, limits = _ordinal(device), limits_of(device)
@@ -149,7 +151,20 @@ class GpuTarget(Target):
                 )
             return resident_launch(program, other)
 
-        return device_kernel(problem, load_on)
+        def keep_on(b: Place, stream: int) -> tuple[Launch, int, Callable[[], None]] | None:
+            address, leading, other = b
+            load_on(other)
+            old = binary is not None and binary.launch is not None  # its workspace is of its time
+            if old or program.copies:
+                return None
+            plans = kept_plan(family, candidate.configuration, problem, limits, "B")
+            if plans is None:
+                return None
+            arguments = (0, 0, address, leading, 0, 0)
+            launch, free = keeping_launch(program, plans, other, arguments, stream)
+            return launch, plans.bytes, free
+
+        return device_kernel(problem, load_on, keep_on)
 
     def checker(self, problem: Problem) -> BoundKernel:
         """It launches nothing."""

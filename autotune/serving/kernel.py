@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checkable
 
-from autotune.core.errors import InputError
+from autotune.core.errors import InputError, LaunchError
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
@@ -38,6 +38,21 @@ class Launching(Protocol):
             OperandError: the kernel is not for that device.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The result of ``keep(b, stream)`` of a product's bound kernel: B, prepared once.
+
+    Attributes:
+        call: the bound kernel that finds it made.
+        bytes: of the device's memory that hold it.
+        close: frees them; calls are refused then.
+    """
+
+    call: BoundKernel
+    bytes: int
+    close: Callable[[], None]
 
 
 FALLBACKS = (None, "library")
@@ -201,6 +216,76 @@ class ProductKernel(Kernel):
             LaunchError: the GPU's driver refuses the launch, or an earlier kernel was at fault.
         """
         return self._call(a, b, out, alpha, beta, stream)
+
+    def keep(self, b: Any, stream: Any = None) -> KeptProduct:
+        """The product with a B that stays as it is, weights say.
+
+        Kernels of the classes `fp32`, `fp32-normwise` and `fp64` on a GPU split their operands
+        before they multiply: B is split here, once, for all calls, and this waits until it is.
+        Others keep nothing.
+
+        Args:
+            b: B as stored, see `__call__`.
+            stream: where it is split, as for `Kernel`; none that is captured.
+
+        Raises:
+            OperandError: `b` does not fit.
+            LaunchError: the GPU's driver refuses the launch, or the memory.
+        """
+        keep = getattr(self._bound, "keep", None)
+        return KeptProduct(self, b, None if keep is None else keep(b, stream))
+
+
+class KeptProduct:
+    """``kept(a, out=None, alpha=1.0, beta=0.0, stream=None)``: a product with a B that stays.
+
+    `ProductKernel.keep` makes it. What B held then is multiplied. It is held here and must not
+    change: the elements that cannot be made of what is kept are read from B itself at every call.
+    Calls, from any thread and on any stream, are done one after the other, as all have one
+    workspace: a stream must not be destroyed before a call on another one. They may be captured
+    in graphs, which need this object for as long as they live; the order of their replays, with
+    each other and with calls, is yours.
+
+    The memory is freed by `close`, or with the object, once what is enqueued is done. Copies, and
+    what is pickled, keep B again.
+
+    Attributes:
+        kept_bytes: of the device's memory that hold what was made of B; 0 where the kernel keeps
+            nothing, so that every call is one of the kernel's.
+    """
+
+    def __init__(self, kernel: ProductKernel, b: Any, kept: Kept | None) -> None:
+        self.kept_bytes = 0 if kept is None else kept.bytes
+        self._kernel, self._b, self._kept = kernel, b, kept
+        self._call = kernel if kept is None else _reporting(kept.call, kernel._used)
+
+    def __call__(
+        self,
+        a: Any,
+        out: Any = None,
+        alpha: float = 1.0,
+        beta: float = 0.0,
+        stream: Any = None,
+    ) -> Any:
+        """``C = alpha A B + beta C``; arguments, result and errors are those of the kernel."""
+        return self._call(a, self._b, out, alpha, beta, stream)
+
+    def close(self) -> None:
+        """Free the memory and let B go; calls raise LaunchError then."""
+        self._call, self._b = _refuse_closed, None
+        if self._kept is not None:
+            self._kept.close()
+
+    def __repr__(self) -> str:
+        """One line: the kernel, and how much is kept of B."""
+        return f"<B kept in {self.kept_bytes} bytes for {self._kernel!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return operator.methodcaller("keep", self._b), (self._kernel,)
+
+
+def _refuse_closed(*_: Any) -> Any:
+    raise LaunchError("what was kept of B was closed: keep it again")
 
 
 def _reporting(bound: BoundKernel, used: Callable[[], None] | None) -> BoundKernel:

@@ -262,7 +262,7 @@ def launch_kernels(
         zeroed[...] = 0
         arguments.append(workspace)
     arguments += [int(configuration[name]) for name in family.runtime_parameters]
-    arguments += _maps(family, configuration, case, limits, operands, workspace)
+    arguments += maps_of(family, configuration, case, limits, operands, workspace)
 
     def run(kernels: tuple[AuxiliaryKernel, ...]) -> None:
         for each in kernels:
@@ -289,7 +289,7 @@ def launch_kernels(
         assert not zeroed.view(np.uint8).any(), "the workspace is not left as it was found"
 
 
-def _maps(
+def maps_of(
     family: KernelFamily,
     configuration: Mapping[str, Value],
     case: Case,

@@ -9,10 +9,14 @@ from typing import Any
 import gemm_on_host as on_host
 import numpy as np
 import pytest
-from gemm_on_host import FAMILIES, LIMITS, launch_kernels, relative_error
-from host_execution import ON_HOST
+from gemm_on_host import FAMILIES, LIMITS, launch_kernels, maps_of, relative_error
+from host_execution import ON_HOST, HostProgram, guarded
 
 from autotune.core.configuration import Value
+from autotune.families.gpu.keeping import kept_plan
+from autotune.families.gpu.launch import LaunchPlan
+from autotune.families.gpu.planning import planner_of
+from autotune.families.rendering import render
 from autotune.operations.cases import SMALL_CASES, Case, hard_cases, special_cases
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck
@@ -151,3 +155,69 @@ def test_whole_numbers_have_the_same_bits_whatever_the_tiles(folder: Path) -> No
         launch_kernels(family, configuration, call, LIMITS, operands, folder)
         results.append(operands["c"].tobytes())
     assert len(set(results)) == 1
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("name", SPLIT)
+@pytest.mark.parametrize("layout", ["nn", "nt"])
+@pytest.mark.parametrize("sizes", [(75, 201, 70), (130, 64, 33)])
+def test_b_is_split_once(
+    sizes: tuple[int, int, int], layout: str, name: str, folder: Path
+) -> None:
+    m, n, k = sizes
+    family = FAMILIES[name]
+    dtype, declared = family.dtypes[0], {each.name: each.default for each in family.parameters}
+    small = SMALL_WARPS if name in WARPS else SMALL
+    configuration = family.conform({**declared, **small})
+    problem = Gemm(m, n, k, dtype, layout=layout, accuracy=family.accuracy)
+    plan = planner_of(family, configuration, dtype, LIMITS).plan(problem)
+    plans = kept_plan(family, configuration, problem, LIMITS, "B")
+    assert plans is not None
+    assert plan.workspace_bytes is not None
+    program = HostProgram(render(family, configuration, dtype=dtype, layout=layout).text, folder)
+
+    def memory() -> Any:
+        words = plan.workspace_bytes // 4
+        return guarded((1, words), words, "float32").view(np.uint8)
+
+    def run(plan: LaunchPlan, workspace: Any, a: Any, b: Any, c: Any) -> None:
+        arguments: list[Any] = [*plan.sizes, 1.5]
+        for each, scalar in ((a, []), (b, [-0.5]), (c, [])):
+            given = each is not None
+            arguments += [each, each.strides[0] // each.itemsize] if given else [0, 0]
+            arguments += scalar
+        call = on_host.Case(m, n, k, dtype, layout)
+        maps = maps_of(family, configuration, call, LIMITS, {}, workspace)
+        for step in plan.steps:
+            program.launch(
+                step.kernel,
+                step.grid,
+                step.block,
+                [*arguments, workspace, *plan.runtime, *maps],
+                shared_bytes=step.shared_bytes,
+            )
+
+    rng, own = np.random.default_rng(5), memory()
+    b = guarded((n, k) if layout[1] == "n" else (k, n), max(n, k) + 1, dtype)
+    b[...] = rng.normal(size=b.shape)
+    (b if layout[1] == "n" else b.T)[n // 2, k // 3] = np.nan
+    run(plans.keep, own, None, b, None)
+    first = own[0, : plans.bytes].tobytes()
+    # Of B itself no more than the column with the NaN is read, unless A has such rows.
+    zeros = guarded(b.shape, max(n, k) + 1, dtype)
+    zeros[...] = 0
+    column = np.s_[:, k // 3] if layout[1] == "n" else np.s_[k // 3]
+    zeros[column] = b[column]
+    for special in (False, True, False):
+        a = guarded((m, n), n + 3, dtype)
+        a[...] = rng.normal(size=a.shape)
+        if special:
+            a[m // 2, 3] = np.inf
+        start = rng.normal(size=(m, k)).astype(dtype)
+        kept, usual = start.copy(), start.copy()
+        run(plans.call, own, a, b if special else zeros, kept)
+        run(plan, memory(), a, b, usual)
+        assert kept.tobytes() == usual.tobytes()
+        assert np.isnan(usual[:, k // 3]).all()
+        assert np.isfinite(np.delete(usual, k // 3, 1)).all() != special
+        assert own[0, : plans.bytes].tobytes() == first

@@ -20,6 +20,7 @@ from test_driver import STEP, DriverConformance
 from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError, LaunchError
 from autotune.distributed.machine import GpuMachine, LocalKernel, Products
+from autotune.families.gpu.keeping import KeptPlan
 from autotune.families.gpu.launch import (
     Binary,
     LaunchPlan,
@@ -30,7 +31,7 @@ from autotune.families.gpu.launch import (
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.driver import Retained, activated, driver, wait
 from autotune.gpu.interface import Boxes, Driver, DriverError
-from autotune.gpu.launch.kernel import GpuKernel, Launch, resident_launch
+from autotune.gpu.launch.kernel import GpuKernel, Launch, keeping_launch, resident_launch
 from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.launch.scratch import Allocate, SharedScratch
 from autotune.gpu.measure.memory import GuardedMatrix
@@ -581,6 +582,103 @@ def test_memory_of_captured_calls_belongs_to_their_graph() -> None:
     ctypes.CDLL("libcuda.so.1").destroy_graph()
     assert capture((48, 0)) == [other]
     scratch.free()
+
+
+class TestKept:
+    """An operand that stays as it is: what is made of it is in memory of its own."""
+
+    STEP = LaunchStep("gemm", (1, 1, 1), (32, 1, 1))
+    PLANS = KeptPlan(
+        LaunchPlan((0, 72, 24), (STEP,), 4096), LaunchPlan((40, 72, 24), (STEP,), 4096), 256
+    )
+    B = (0, 0, 1 << 21, 32, 0, 0)
+    CALL = (1 << 20, 80, 1 << 21, 32, 1 << 22, 24)
+
+    @pytest.fixture(autouse=True)
+    def entered(self) -> Iterator[None]:
+        driver().enter(0)
+        yield
+        driver().leave()
+
+    def kept(self, stream: int = 7) -> tuple[Launch, Any]:
+        program = GpuProgram(b"\x7fELF that splits", self.PLANS.call, "float32")
+        return keeping_launch(program, self.PLANS, 0, self.B, stream)
+
+    def arguments(self) -> tuple[Any, ...]:
+        """Sizes, addresses of A, B and C, and the workspace, of the last launch."""
+        m, n, k, _, a, _, b, _, _, c, _, workspace = struct.unpack_from(
+            "iiifPiPifPiP", arguments_of_launch(-1)
+        )
+        return m, n, k, a, b, c, workspace
+
+    def test_it_is_made_once_and_found_by_calls(self) -> None:
+        before = count_of("launches")
+        launch, close = self.kept()
+        *first, workspace = self.arguments()
+        assert first == [0, 72, 24, 0, 1 << 21, 0]
+        for _ in range(2):
+            launch(*self.CALL, stream=7)
+            assert self.arguments() == (40, 72, 24, 1 << 20, 1 << 21, 1 << 22, workspace)
+        assert count_of("launches") == before + 3
+        other, close_other = self.kept()
+        assert self.arguments()[-1] not in (0, workspace)
+        other(*self.CALL, stream=7)
+        assert self.arguments()[-1] != workspace
+        close()
+        close_other()
+
+    def test_memory_is_freed_once_and_calls_are_refused_then(self) -> None:
+        self.kept()[1]()  # the module stays
+        before = driver().free_bytes()
+        launch, close = self.kept()
+        assert driver().free_bytes() == before - 4096
+        for _ in range(2):
+            close()
+            assert driver().free_bytes() == before
+        with pytest.raises(LaunchError, match="was freed: keep it again"):
+            launch(*self.CALL, stream=7)
+        launch, close = self.kept()
+        del launch, close
+        gc.collect()
+        assert driver().free_bytes() == before
+
+    def test_streams_wait_for_the_last_call(self) -> None:
+        launch, close = self.kept(stream=7)
+        before = count_of("waits")
+
+        def waits(*on: int) -> int:
+            """How often streams have waited, after calls on these."""
+            for stream in on:
+                launch(*self.CALL, stream=stream)
+            return count_of("waits") - before
+
+        assert waits(7, 7) == 0
+        assert waits(9, 9) == 1
+        assert waits(0, 9) == 3
+        assert waits(2) == 4
+
+        def work() -> None:
+            driver().enter(0)
+            waits(2)  # another default stream
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        assert waits() == 5
+        with captured() as stream:
+            assert waits(stream, stream) == 5
+        assert waits(9) == 6  # after that of the thread, not of the graph
+        close()
+
+    def test_it_is_made_outside_of_captures(self) -> None:
+        launch, close = self.kept()
+        with captured() as stream:
+            with pytest.raises(LaunchError, match="before the capture"):
+                self.kept(stream)
+            self.kept(stream=9)[1]()  # on another one, meanwhile
+            launch(*self.CALL, stream=stream)
+        assert clearings() == 0
+        close()
 
 
 @contextlib.contextmanager

@@ -223,7 +223,8 @@ API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
 }
 API cuStreamDestroy(CUstream stream) { return free(stream), CUDA_SUCCESS; }
 API cuStreamSynchronize(CUstream stream) { UNSAFE; return CUDA_SUCCESS; }
-API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { return CUDA_SUCCESS; }
+int waits;
+API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { return waits++, CUDA_SUCCESS; }
 API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return *status = stream && stream == capturing, CUDA_SUCCESS;
 }

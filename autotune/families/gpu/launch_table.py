@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from autotune.core.dtypes import ELEMENTS
@@ -11,6 +12,7 @@ from autotune.families.parts import (
     SWIZZLES,
     ZERO,
     AuxiliaryKernel,
+    Keeps,
     Launch,
     Region,
     TensorMap,
@@ -19,7 +21,7 @@ from autotune.space import Expression, Restriction
 from autotune.space.parameter import whole_divisions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from autotune.core.toml_table import Table
     from autotune.families.family import Language
@@ -40,7 +42,12 @@ _MAPPED_KEYS = ("cluster", "cooperative", "tensor_maps", "architecture_features"
 
 
 def read_launch(
-    table: Table, scope: Scope, fixed: Scope, defined: Operation, language: Language
+    table: Table,
+    scope: Scope,
+    fixed: Scope,
+    defined: Operation,
+    language: Language,
+    included: Sequence[Table] = (),
 ) -> Launch:
     """The table [launch].
 
@@ -50,6 +57,7 @@ def read_launch(
         fixed: those of them that follow from what is compiled in.
         defined: the operation, whose operands tensor maps describe.
         language: of the family's target.
+        included: the same table of included files, which may have `keeps`.
 
     Raises:
         FamilyError: it does not fit the format.
@@ -77,7 +85,12 @@ def read_launch(
         dependent=_optional(table, "dependent", scope) or ZERO,
         spill_limit=table.whole("spill_limit", 0) if "spill_limit" in table else None,
     )
-    table.close()
+    for each in (table, *included):
+        if "keeps" in each:
+            if launch.keeps is not None:
+                each.fail("keeps", "must not be there twice")
+            launch = replace(launch, keeps=_keeps(each, scope, launch, defined))
+        each.close()
     return launch
 
 
@@ -156,6 +169,21 @@ def _auxiliary(table: Table, scope: Scope) -> AuxiliaryKernel:
     )
     table.close()
     return kernel
+
+
+def _keeps(table: Table, scope: Scope, launch: Launch, defined: Operation) -> Keeps:
+    if launch.workspace_bytes is None or launch.zeroed_bytes is not ZERO:
+        table.fail("keeps", "must have the start of a workspace, of which no bytes are zeroed")
+    entry = table.table("keeps")
+    keeps = Keeps(
+        operand=entry.choice("operand", [o.name for o in defined.operands if not o.written]),
+        kernel=entry.choice("kernel", [kernel.kernel for kernel in launch.before]),
+        grid=extents(entry, "grid", scope),
+        rest=extents(entry, "rest", scope),
+        bytes=size(entry, "bytes", scope),
+    )
+    entry.close()
+    return keeps
 
 
 def _tensor_maps(

@@ -22,6 +22,7 @@ from autotune.operations.calls import (
     typed,
 )
 from autotune.operations.problem import MatrixOperation
+from autotune.serving.kernel import Kept
 
 if TYPE_CHECKING:
     from autotune.arrays.device import DeviceArray
@@ -33,6 +34,10 @@ Launch: TypeAlias = Callable[..., None]
 """``launch(*operands, *scalars, stream=None)``: of every operand its address and its strides but
 the last, in elements, and a stream's handle, all as integers. Of a product the arguments are a,
 lda, b, ldb, c, ldc, alpha, beta, stream."""
+
+KeepOn: TypeAlias = "Callable[[Place, int], tuple[Launch, int, Callable[[], None]] | None]"
+"""``keep_on(b, stream)`` makes what a launch then finds made of B: that launch, how many bytes it
+finds, and what frees them; None where there is no such launch."""
 
 
 def describe(name: str, array: Any, stream: int) -> DeviceArray:
@@ -79,23 +84,8 @@ class DeviceKernel:
     ) -> Any:
         """Any operands there may be: of several libraries, with work on streams of their own."""
         check_call(self._defined, inputs, scalars)
-        library = library_of(inputs[0])
-        handle = library.current_stream(inputs[0]) if stream is None else stream_handle(stream)
+        library, handle = library_of(inputs[0]), _stream_of(inputs[0], stream)
         described: list[tuple[Any, DeviceArray]] = []
-
-        def look(name: str, array: Any, wanted: Array) -> _Operand:
-            found = describe(name, array, handle)
-            described.append((array, found))
-            address, strides = check_place(
-                name,
-                found,
-                wanted.shape,
-                wanted.dtype,
-                written=wanted.written,
-                packed=wanted.packed,
-            )
-            return _Operand(name, address, strides, found.device, wanted)
-
         defined = self._defined
         outs = outputs_of_call(defined, out)
         given = {**dict(defined.scalars), **typed(defined, scalars)}
@@ -114,7 +104,7 @@ class DeviceKernel:
                     array = library.empty(inputs[0], stored.shape, stored.dtype, own)
                     array = array if operand.shape else array.reshape(())
             wanted = stored if operand.shape else replace(stored, shape=())
-            places.append(look(name, array, wanted))
+            places.append(_look(name, array, wanted, handle, described))
             results += [array] * operand.written
         _check_places(places)
         device = places[0].device
@@ -194,10 +184,22 @@ class DeviceKernel:
 
 
 class DeviceProduct(DeviceKernel):
-    """``kernel(a, b, out, alpha, beta, stream)``: a matrix product; usual calls cost little."""
+    """``kernel(a, b, out, alpha, beta, stream)``: a matrix product; usual calls cost little.
 
-    def __init__(self, problem: Problem, load_on: Callable[[int], Launch]) -> None:
+    Args:
+        problem: as of `DeviceKernel`.
+        load_on: the same.
+        keep_on: see `KeepOn`; errors are those of `load_on`, and LaunchError.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        load_on: Callable[[int], Launch],
+        keep_on: KeepOn = lambda b, stream: None,
+    ) -> None:
         super().__init__(problem, load_on)
+        self._problem, self._keep_on = problem, keep_on
         a, b, c = (operand.shape for operand in problem.operands)
         self._a_shape, self._b_shape, self._c_shape = pair(a), pair(b), pair(c)
         self._dtype = problem.dtype
@@ -240,6 +242,18 @@ class DeviceProduct(DeviceKernel):
                     self._enqueue(at_a, at_b, at_c, alpha, beta, library.current_stream(a))
                     return out
         return self._call_carefully((a, b), out, {"alpha": alpha, "beta": beta}, stream)
+
+    def keep(self, b: Any, stream: Any) -> Kept | None:
+        """See `autotune.serving.kernel.ProductKernel`; None where nothing is kept."""
+        described: list[tuple[Any, DeviceArray]] = []
+        handle = _stream_of(b, stream)
+        found = _look("b", b, self._operands[1], handle, described)
+        self._order(described, handle, found.device, explicit=stream is not None)
+        kept = self._keep_on((found.address, found.strides[0], found.device), handle)
+        if kept is None:
+            return None
+        launch, count, free = kept
+        return Kept(DeviceProduct(self._problem, lambda device: launch), count, free)
 
     def _read(self, kind: type, array: Any) -> tuple[Reader, Reader, Reader]:
         """Readers of plain operands of one type."""
@@ -330,6 +344,31 @@ class _Operand:
         return self.address + (last + 1) * ELEMENTS[self.array.dtype].itemsize
 
 
+def _stream_of(array: Any, stream: Any) -> int:
+    """The handle of a stream; where that is None, of the current one of an array's library."""
+    return library_of(array).current_stream(array) if stream is None else stream_handle(stream)
+
+
+def _look(
+    name: str,
+    array: Any,
+    wanted: Array,
+    stream: int,
+    described: list[tuple[Any, DeviceArray]],
+) -> _Operand:
+    """Where an operand lies that fits; what it was described as is added to a list.
+
+    Raises:
+        OperandError: it does not fit.
+    """
+    found = describe(name, array, stream)
+    described.append((array, found))
+    address, strides = check_place(
+        name, found, wanted.shape, wanted.dtype, written=wanted.written, packed=wanted.packed
+    )
+    return _Operand(name, address, strides, found.device, wanted)
+
+
 def _check_places(places: Sequence[_Operand]) -> None:
     """Refuse operands on several devices, and an output that shares an element with another.
 
@@ -355,7 +394,10 @@ def pair(shape: tuple[int, ...]) -> tuple[int, int]:
     return rows, columns
 
 
-def device_kernel(problem: Problem, load_on: Callable[[int], Launch]) -> DeviceKernel:
-    """A kernel of a problem, called as its operation is; arguments are those of `DeviceKernel`."""
-    is_product = isinstance(problem.defined, MatrixOperation)
-    return (DeviceProduct if is_product else DeviceKernel)(problem, load_on)
+def device_kernel(
+    problem: Problem, load_on: Callable[[int], Launch], keep_on: KeepOn = lambda b, stream: None
+) -> DeviceKernel:
+    """A kernel of a problem, called as its operation is; see `DeviceProduct` for arguments."""
+    if isinstance(problem.defined, MatrixOperation):
+        return DeviceProduct(problem, load_on, keep_on)
+    return DeviceKernel(problem, load_on)

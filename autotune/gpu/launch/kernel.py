@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from autotune.core import session
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import LaunchError
-from autotune.gpu.driver import activated, describe, driver, driver_errors
+from autotune.gpu.driver import activated, describe, driver, driver_errors, finish
 from autotune.gpu.launch.inputs import Area, inputs_of, packing, together
-from autotune.gpu.launch.scratch import Scratch, SharedScratch
+from autotune.gpu.launch.scratch import OwnScratch, Scratch, SharedScratch
 from autotune.operations.parts import Kind, operand_arguments
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from autotune.families.gpu.keeping import KeptPlan
     from autotune.families.gpu.launch import LaunchPlan
     from autotune.gpu.interface import Module
     from autotune.gpu.launch.program import GpuProgram
@@ -72,15 +75,20 @@ class GpuKernel:
         except driver_errors() as error:
             raise LaunchError(describe(error)) from error
 
-    def launcher(self, plan: LaunchPlan) -> Launch:
+    def launcher(self, plan: LaunchPlan, scratch: Scratch | None = None) -> Launch:
         """A launch of the same program on other sizes.
+
+        Args:
+            plan: of these.
+            scratch: its memory; None takes the kernel's.
 
         Raises:
             LaunchError: the driver refuses a kernel or its shared memory.
         """
         kind = _ProductLauncher if self.program.is_product else _Launcher
         with self._lock, activated(self.ordinal):
-            launcher = kind(self.ordinal, self._assemble(plan))
+            enqueue = self._assemble(plan, scratch or self._scratch)
+            launcher = kind(self.ordinal, enqueue)
             self._launchers.add(launcher)
         return launcher
 
@@ -96,7 +104,7 @@ class GpuKernel:
                 module.unload()
             self._modules.clear()
 
-    def _assemble(self, plan: LaunchPlan) -> _Enqueue:
+    def _assemble(self, plan: LaunchPlan, scratch: Scratch) -> _Enqueue:
         """A function that enqueues the plan; all that no call changes is prepared here, once."""
         program, workspace_bytes = self.program, plan.workspace_bytes
         order = _ArgumentOrder(program)
@@ -168,7 +176,7 @@ class GpuKernel:
                 run(pack(*arranged(sizes, placed), *last, *maps), stream)
 
             if badly or workspace_bytes:
-                self._scratch.lend(stream, enqueue)
+                scratch.lend(stream, enqueue)
             else:
                 enqueue(_allocate_nothing)
 
@@ -288,6 +296,39 @@ def resident_launch(program: GpuProgram, ordinal: int) -> Launch:
     Raises:
         LaunchError: the driver refuses the binary, or a kernel of it.
     """
+    return _resident(program, ordinal).launcher(program.plan)
+
+
+def keeping_launch(
+    program: GpuProgram, plans: KeptPlan, ordinal: int, arguments: Sequence[int], stream: int
+) -> tuple[Launch, Callable[[], None]]:
+    """A launch that finds what is made of an operand in memory of its own, and what frees that.
+
+    It is made here, once: graphs and calls on any stream may follow.
+
+    Args:
+        program: the same as of `resident_launch`.
+        plans: how it is launched.
+        ordinal: the same.
+        arguments: of a launch, of which those of the operand matter.
+        stream: where it is made; its handle.
+
+    Raises:
+        LaunchError: the driver refuses the launch, or the memory; the stream is being captured.
+    """
+    kernel = _resident(program, ordinal)
+    if driver().is_capturing(stream):
+        raise LaunchError("an operand must be kept before the capture of a graph, not in it")
+    try:
+        scratch = OwnScratch(ordinal, plans.call.workspace_bytes or 0)
+    except driver_errors() as error:
+        raise LaunchError(describe(error)) from error
+    kernel.launcher(plans.keep, scratch)(*arguments, stream=stream)
+    finish(ordinal, stream)
+    return kernel.launcher(plans.call, scratch), scratch.free
+
+
+def _resident(program: GpuProgram, ordinal: int) -> GpuKernel:
     # All that a module, and how it is called, depend on; sizes are none of it.
     types = program.dtype, program.layout, program.kernel_layout, program.defined
     key = (program.cubin, program.support, *types, ordinal)
@@ -298,4 +339,4 @@ def resident_launch(program: GpuProgram, ordinal: int) -> Launch:
             if kernel is None:
                 scratch = _SCRATCH.setdefault(ordinal, SharedScratch(ordinal))
                 kernel = _LOADED[key] = GpuKernel(program, ordinal, scratch)
-    return kernel.launcher(program.plan)
+    return kernel

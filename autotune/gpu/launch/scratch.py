@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from autotune.core.errors import LaunchError
 from autotune.gpu.driver import activated, driver
 
 if TYPE_CHECKING:
-    from autotune.gpu.interface import Memory
+    from autotune.gpu.interface import Event, Memory
 
 Allocate: TypeAlias = Callable[[Any, str, int, int], int]
 """``allocate(stream, name, size, zeroed)``: address of memory for one call on a stream. Its first
@@ -149,6 +150,46 @@ class SharedScratch(Scratch):
                 driver().enqueue_zeros(int(block.memory) + block.zeroed, missing, handle)
         block.zeroed = zeroed  # what comes after that is the kernels' own
         return int(block.memory)
+
+
+class OwnScratch(Scratch):
+    """One block, for launches that find in it what earlier ones left, whatever their streams.
+
+    Each waits for the last one, as far as that is in the same graph, or in none either.
+
+    Args:
+        ordinal: the driver's number of the device.
+        size: bytes.
+    """
+
+    def __init__(self, ordinal: int, size: int) -> None:
+        super().__init__(ordinal)
+        self._last: dict[int | None, tuple[tuple[int, int], Event | None]] = {}
+        with activated(ordinal):
+            self._blocks[()] = _Block(driver().allocate(size), size)
+
+    def lend(self, stream: Any, enqueue: Callable[[Allocate], None]) -> None:
+        """See `Scratch.lend`."""
+        with self._lock:
+            if not self._blocks:
+                raise LaunchError("what was kept of an operand was freed: keep it again")
+            here, order = driver(), _order_of(stream)
+            handle, owner = order
+            capture = here.capture_of(handle)
+            last, event = self._last.get(capture, (order, None))
+            if last != order:
+                with activated(self._ordinal):
+                    here.wait_for(handle, event or here.mark(last[0]))
+            enqueue(self._allocate)
+            event = None
+            if owner:  # no other thread can mark this one's default stream later
+                with activated(self._ordinal):
+                    event = here.mark(handle)
+            self._last = {key: each for key, each in self._last.items() if key is None}
+            self._last[capture] = order, event
+
+    def _allocate(self, stream: Any, name: str, size: int, zeroed: int) -> int:
+        return int(self._blocks[()].memory)
 
 
 def _order_of(stream: Any) -> tuple[int, int]:

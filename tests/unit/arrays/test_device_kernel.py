@@ -639,3 +639,79 @@ def test_an_output_may_be_a_single_number(calls: Calls, kind: str) -> None:
     assert (address, written) == (x.ctypes.data, total.ctypes.data)
     with pytest.raises(OperandError, match=r"out must have shape \(\), got \(1,\)"):
         kernel(make(kind, x), out=make(kind, np.zeros(1, np.float32)))
+
+
+class Keeps:
+    """What a launch is given that finds all of B made; what is freed."""
+
+    def __init__(self, calls: Calls) -> None:
+        self.calls, self.made, self.freed = calls, [], 0
+
+    def __call__(self, b: tuple[int, int, int], stream: int) -> Any:
+        self.made.append((b, stream))
+
+        def launch(*arguments: Any, **stream: Any) -> None:
+            self.calls.launches.append(("kept", *arguments, *stream.values()))
+
+        return launch, 64, self.free
+
+    def free(self) -> None:
+        self.freed += 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_b_is_kept(calls: Calls, kind: str) -> None:
+    keeps = Keeps(calls)
+    kernel = DeviceProduct(PROBLEM, calls.load_on, keeps)
+    a, b, c = hosts()
+    b = np.ones((5, 9), np.float32)[:, :6]
+    array, out = make(kind, b), make(kind, c)
+    kept = kernel.keep(array, None)
+    assert kept is not None
+    stream = 700 if kind in ("torch", "cupy") else 0
+    assert keeps.made == [((at(b), 9, 0), stream)]
+    assert kept.bytes == 64
+    assert kept.call(make(kind, a), array, out, 2.0, 3.0, None) is out
+    kept.call(make(kind, a), array, out, 1.0, 0.0, 9)
+    places = at(a), 5, at(b), 9, at(c), 6
+    assert calls.launches == [("kept", *places, 2.0, 3.0, stream), ("kept", *places, 1.0, 0.0, 9)]
+    assert calls.loaded == []
+    kernel(make(kind, a), array, out)
+    assert calls.launches[-1] == (0, *places, 1.0, 0.0, stream)
+    kept.close()
+    assert keeps.freed == 1
+
+
+def test_b_is_kept_after_work_on_its_stream(calls: Calls) -> None:
+    keeps = Keeps(calls)
+    kernel = DeviceProduct(PROBLEM, calls.load_on, keeps)
+    kernel.keep(InterfaceArray(hosts()[1], 12), 7)
+    assert calls.waits == [(0, 7, 12)]
+    assert keeps.made[0][1] == 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_kept_must_fit(calls: Calls, kind: str) -> None:
+    keeps = Keeps(calls)
+    kernel = DeviceProduct(PROBLEM, calls.load_on, keeps)
+    for wrong, said in (
+        (make(kind, np.ones((6, 5), np.float32)), "b must have shape"),
+        (make(kind, np.ones((5, 6))), "b must have dtype float32, got float64"),
+        (make(kind, np.ones((6, 5), np.float32).T), "b must be row-major"),
+        (np.ones((5, 6), np.float32), "must be in the memory of a GPU"),
+    ):
+        with pytest.raises(OperandError, match=said):
+            kernel.keep(wrong, None)
+    assert keeps.made == []
+    a, b, c = hosts(Gemm(4, 4, 4))
+    kept = DeviceProduct(Gemm(4, 4, 4), calls.load_on, keeps).keep(make(kind, b), None)
+    assert kept is not None
+    with pytest.raises(OperandError, match="out overlaps b"):
+        kept.call(make(kind, a), make(kind, b), make(kind, b), 1.0, 0.0, None)
+    with pytest.raises(OperandError, match="a must have shape"):
+        kept.call(make(kind, c[:2]), make(kind, b), None, 1.0, 0.0, None)
+
+
+def test_most_kernels_keep_nothing(calls: Calls) -> None:
+    kernel = DeviceProduct(PROBLEM, calls.load_on)
+    assert kernel.keep(make("torch", hosts()[1]), None) is None
