@@ -13,8 +13,10 @@ from kernels_at_once import kernels_at_once
 
 from autotune import Gemm, matmul
 from autotune.core.configuration import Candidate
+from autotune.core.errors import LaunchError
 from autotune.core.session import forget
 from autotune.families.program_cache import ProgramCache
+from autotune.gpu.arrays.kernel import DeviceProduct
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
@@ -300,3 +302,44 @@ def test_a_tensor_of_pytorch_with_an_array_of_cupy(subject: Subject) -> None:
         subject.kernel(left, right, out)
     graph[0]()
     subject.check(torch.host(out), [a, b, c])
+
+
+def test_a_kept_b_serves_calls_on_two_streams_and_graphs(
+    library: Any, gpu: Device, programs: ProgramCache
+) -> None:
+    """With the bits that the kernel gives without it."""
+    capability = gpu.limits.names()["compute_capability"]
+    if capability < 80:
+        pytest.skip("families that split need compute capability 8.0")
+    name = "split_fp16" if capability == 90 else "split_mma_fp16"
+    problem = Gemm(*SIZES, accuracy="fp32-normwise")
+    family = load_families(target="cuda")[name]
+    candidate = Candidate(name, family.default(problem, gpu.limits))
+    kernel = make_target("cuda").kernel(family, candidate, problem, gpu, programs)
+    rng = np.random.default_rng(11)
+    values = [rng.standard_normal(problem.a_shape).astype(np.float32) for _ in range(2)]
+    b = library.device(rng.standard_normal(problem.b_shape).astype(np.float32))
+    lefts = [library.device(each) for each in values]
+    outs = [library.device(np.zeros(problem.c_shape, np.float32)) for _ in lefts]
+    expected = [library.host(kernel(a, b)) for a in lefts]
+    assert isinstance(kernel, DeviceProduct)
+    kept = kernel.keep(b, None)
+    assert kept is not None
+    assert kept.bytes > 0
+    streams = [library.stream(), library.stream()]
+    for _ in range(50):
+        for stream, a, out in zip(streams, lefts, outs, strict=True):
+            with library.working_on(stream):
+                kept.call(a, b, out)
+    for out, wanted in zip(outs, expected, strict=True):
+        np.testing.assert_array_equal(library.host(out), wanted)
+    with library.capture(streams[0]) as graph:
+        kept.call(lefts[0], b, outs[0])
+    for number in (1, 0):
+        library.assign(lefts[0], values[number])
+        library.synchronize()
+        graph[0]()
+        np.testing.assert_array_equal(library.host(outs[0]), expected[number])
+    kept.close()
+    with pytest.raises(LaunchError, match="keep it again"):
+        kept.call(lefts[0], b, outs[0])
