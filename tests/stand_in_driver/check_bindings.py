@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from device_arrays import InterfaceArray
 from test_driver import STEP, DriverConformance
 
 from autotune.core.configuration import Candidate
@@ -28,8 +29,11 @@ from autotune.families.gpu.launch import (
     MappedOperand,
     MappedRegion,
 )
+from autotune.families.gpu.planning import planner_of
 from autotune.families.program_cache import ProgramCache
-from autotune.gpu.driver import Retained, activated, driver, wait
+from autotune.gpu.arrays import kernel as arrays
+from autotune.gpu.arrays.kernel import DeviceProduct
+from autotune.gpu.driver import NVIDIA, Retained, activated, driver, find_vendor, wait
 from autotune.gpu.interface import Boxes, Driver, DriverError
 from autotune.gpu.launch.kernel import GpuKernel, Launch, keeping_launch, resident_launch
 from autotune.gpu.launch.program import GpuProgram
@@ -45,6 +49,7 @@ from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families
+from autotune.targets.registry import make_target
 
 # PyCUDA, where it is installed, knows the stand-in for what it is.
 driver_module.has_pycuda = lambda: False
@@ -679,6 +684,42 @@ class TestKept:
             launch(*self.CALL, stream=stream)
         assert clearings() == 0
         close()
+
+    @pytest.mark.parametrize("name", ["split_fp16", "split_mma_fp64"])
+    def test_kernels_of_families_that_split(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(arrays, "device_of", lambda address: 0)
+        family = load_families(target="cuda")[name]
+        problem = Gemm(100, 70, 60, family.dtypes[0], accuracy=family.accuracy)
+        described = find_vendor(NVIDIA).described("h200")
+        device = replace(described, state={"ordinal": "0"}, described=False)
+        candidate = Candidate(name, family.default(problem, device.limits))
+        plan = planner_of(family, candidate.configuration, problem.dtype, device.limits).plan(
+            problem
+        )
+
+        def kernel(launch: LaunchPlan | None) -> DeviceProduct:
+            binary = Binary(b"\x7fELF of this family", "sm_90", launch)
+            programs = ProgramCache(Path("nowhere"))
+            made = make_target("cuda").kernel(family, candidate, problem, device, programs, binary)
+            assert isinstance(made, DeviceProduct)
+            return made
+
+        a, b, c = (
+            InterfaceArray(np.zeros(shape, problem.dtype))
+            for shape in (problem.a_shape, problem.b_shape, problem.c_shape)
+        )
+        before = count_of("launches")
+        kept = kernel(None).keep(b, 7)
+        assert kept is not None
+        assert 0 < kept.bytes < (plan.workspace_bytes or 0)
+        assert count_of("launches") == before + 1
+        kept.call(a, b, c)
+        assert count_of("launches") == before + 1 + len(plan.steps)
+        kept.close()
+        # A binary of another template may have it elsewhere.
+        assert kernel(plan).keep(b, 7) is None
 
 
 @contextlib.contextmanager

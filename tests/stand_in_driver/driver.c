@@ -145,7 +145,8 @@ API cuModuleLoadData(CUmodule* module, const void* image) {
 API cuModuleUnload(CUmodule module) { UNSAFE; return modules--, free(module), CUDA_SUCCESS; }
 API cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
   UNSAFE;
-  if (!strstr("add gemm realign_operands sum_splits copy_rows copy_rows_of_two transpose_apart", name))
+  if (!strstr("add gemm realign_operands sum_splits copy_rows copy_rows_of_two transpose_apart "
+              "split_operands put_together", name))
     return CUDA_ERROR_NOT_FOUND;
   return *function = (CUfunction)module, CUDA_SUCCESS;
 }
