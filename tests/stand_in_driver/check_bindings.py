@@ -617,14 +617,16 @@ class TestKept:
         return m, n, k, a, b, c, workspace
 
     def test_it_is_made_once_and_found_by_calls(self) -> None:
-        before = count_of("launches")
+        before, finished = count_of("launches"), count_of("finished")
         launch, close = self.kept()
+        assert count_of("finished") == finished + 1
         *first, workspace = self.arguments()
         assert first == [0, 72, 24, 0, 1 << 21, 0]
         for _ in range(2):
             launch(*self.CALL, stream=7)
             assert self.arguments() == (40, 72, 24, 1 << 20, 1 << 21, 1 << 22, workspace)
         assert count_of("launches") == before + 3
+        assert count_of("finished") == finished + 1
         other, close_other = self.kept()
         assert self.arguments()[-1] not in (0, workspace)
         other(*self.CALL, stream=7)
@@ -649,7 +651,7 @@ class TestKept:
 
     def test_streams_wait_for_the_last_call(self) -> None:
         launch, close = self.kept(stream=7)
-        before = count_of("waits")
+        before, recorded = count_of("waits"), count_of("records")
 
         def waits(*on: int) -> int:
             """How often streams have waited, after calls on these."""
@@ -660,7 +662,10 @@ class TestKept:
         assert waits(7, 7) == 0
         assert waits(9, 9) == 1
         assert waits(0, 9) == 3
+        assert count_of("records") - recorded == 3  # none where streams stay
         assert waits(2) == 4
+        # Of the call on a thread's own stream there is one already, which another thread finds.
+        assert count_of("records") - recorded == 5
 
         def work() -> None:
             driver().enter(0)
@@ -670,6 +675,7 @@ class TestKept:
         thread.start()
         thread.join()
         assert waits() == 5
+        assert count_of("records") - recorded == 6
         with captured() as stream:
             assert waits(stream, stream) == 5
         assert waits(9) == 6  # after that of the thread, not of the graph

@@ -223,8 +223,9 @@ API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   return *stream = thing(flags), CUDA_SUCCESS;
 }
 API cuStreamDestroy(CUstream stream) { return free(stream), CUDA_SUCCESS; }
-API cuStreamSynchronize(CUstream stream) { UNSAFE; return CUDA_SUCCESS; }
-int waits;
+int finished;
+API cuStreamSynchronize(CUstream stream) { UNSAFE; return finished++, CUDA_SUCCESS; }
+int waits, records;
 API cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) { return waits++, CUDA_SUCCESS; }
 API cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus* status) {
   return *status = stream && stream == capturing, CUDA_SUCCESS;
@@ -256,7 +257,7 @@ API cuEventCreate(CUevent* event, unsigned flags) {
   return *event = thing(flags), CUDA_SUCCESS;
 }
 API cuEventDestroy(CUevent event) { return free(event), CUDA_SUCCESS; }
-API cuEventRecord(CUevent event, CUstream stream) { return CUDA_SUCCESS; }
+API cuEventRecord(CUevent event, CUstream stream) { return records++, CUDA_SUCCESS; }
 API cuEventQuery(CUevent event) { UNSAFE; return CUDA_SUCCESS; }
 API cuEventSynchronize(CUevent event) { UNSAFE; return CUDA_SUCCESS; }
 API cuEventElapsedTime(float* ms, CUevent start, CUevent end) {
