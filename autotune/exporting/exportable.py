@@ -189,7 +189,7 @@ class Exportable:
         return multiplies(self.problem.defined)
 
     def _expected(self) -> tuple[bytes, str]:
-        """What a check expects, and why there is no check; one of them is empty, or both."""
+        """Numbers for a check, and the reason for having none; empty where there is neither."""
         defined, why = self.problem.defined, ""
         if defined.content is not None:
             why = "a function inputs makes its operands"
