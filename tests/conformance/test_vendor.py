@@ -18,17 +18,12 @@ STAND_IN = TESTS / "stand_in_vendor"
 
 pytestmark = ON_HOST
 
-MORE = ("check_layers.py", "check_devices.py")
+SCRIPTS = ("check_vendor.py", "check_layers.py", "check_devices.py")
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "script",
-    [
-        "check_vendor.py",
-        *(pytest.param(each, marks=pytest.mark.thorough) for each in MORE),
-    ],
-)
+@pytest.mark.parametrize("script", SCRIPTS)
 def test_gpus_of_another_vendor_are_tuned_loaded_and_called(script: str, tmp_path: Path) -> None:
     metadata = tmp_path / "autotune_stand_in-1.0.dist-info"
     metadata.mkdir()

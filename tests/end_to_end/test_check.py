@@ -201,6 +201,7 @@ def test_the_command_answers_each_line_of_its_input(
     assert "not valid JSON" in answers[0]["reason"]
 
 
+@pytest.mark.thorough
 def test_a_check_that_is_interrupted_leaves_no_family_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

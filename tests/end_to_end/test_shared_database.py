@@ -220,6 +220,7 @@ RESTARTED = """
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_server_that_restarts_is_waited_for(server: Server, tmp_path: Path) -> None:
     """Twice, whatever three workers are about: every row is told once, and the wait is said."""

@@ -23,7 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "conformance")]
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith("tests/gpu/"):
             item.add_marker(pytest.mark.gpu)
             module = item.path.stem.removeprefix("test_").removesuffix("_gpu")
             if module in ALONE:

@@ -33,6 +33,7 @@ BRIEF = Effort(budget_s=0.02, interval=0.5, finals_s=0.05)
 CALLS = Path(__file__).with_name("check_calls.py")
 
 
+@pytest.mark.thorough
 def test_distributed_operands_are_measured_where_they_are(own_cache: Path) -> None:
     target = MpiTarget(2, "distributed")
     problem = Gemm(60, 50, 40, dtype="float64")
@@ -100,6 +101,7 @@ def test_a_kernel_needs_a_communicator() -> None:
         load(Gemm(8, 8, 8), "mpi", match="nearest")
 
 
+@pytest.mark.thorough
 def test_a_tuned_kernel_is_loaded_and_called_on_every_rank(own_cache: Path) -> None:
     problem = Gemm(60, 50, 40, dtype="float64")
     result = tune(problem, target=MpiTarget(2), families=["rows"], trials=1, effort=BRIEF)

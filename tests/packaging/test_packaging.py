@@ -46,6 +46,7 @@ def run(*command: str, cwd: Path, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_sdist_wheel_and_installation_hold_the_same_families(tmp_path: Path) -> None:
     dist = tmp_path / "dist"

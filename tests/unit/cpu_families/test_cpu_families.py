@@ -183,6 +183,7 @@ for name in ("goto", "packed"):
 """
 
 
+@pytest.mark.thorough
 def test_buffers_live_as_long_as_their_addresses(tmp_path: Path) -> None:
     # Numba frees an array after its last mention, whoever still has its address. With every
     # allocation a mapping of its own, freed memory is gone at once and using it is a crash. What

@@ -176,6 +176,7 @@ def test_panels_wait_for_those_who_pack_them(program: Program, programs: Program
         np.testing.assert_array_equal(programs.multiply(program, call, runtime), expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("program", SKINNY_PROGRAMS[-2:], ids=str)
 def test_parts_are_added_in_their_order(program: Program, programs: Programs) -> None:

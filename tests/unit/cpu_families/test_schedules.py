@@ -290,6 +290,7 @@ print(said)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(
     not hasattr(os, "sched_getaffinity") or len(os.sched_getaffinity(0)) < 2,
     reason="needs two processors",

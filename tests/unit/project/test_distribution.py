@@ -101,6 +101,7 @@ def test_few(first):
 """
 
 
+@pytest.mark.thorough
 def test_a_sample_of_cases_has_every_value_and_is_the_same_again(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     for path in (TESTS.parent / "pyproject.toml", *TESTS.glob("*.py")):

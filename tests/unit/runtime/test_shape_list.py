@@ -212,6 +212,7 @@ def run(program: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_calls_are_counted_and_look_ups_without_any(listed: Path) -> None:
     done = run(

@@ -113,6 +113,7 @@ def test_the_library_computes_until_the_kernel_is_there(
     assert "MainThread" not in imports
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("on")
 def test_what_is_on_disk_is_not_compiled(tmp_path: Path) -> None:
     store(tmp_path)

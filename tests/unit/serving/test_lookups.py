@@ -93,6 +93,7 @@ print(load(Gemm(16, 8, 4), "cpu", extra_families=[sys.argv[1]]).match, "jinja2" 
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_first_load_of_a_process_renders_nothing_that_was(
     tmp_path: Path, own_cache: Path

@@ -176,6 +176,7 @@ def statuses(results: list[PresetResult]) -> list[PresetStatus]:
     return [result.status for result in results]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("undisturbed")
 def test_an_interrupted_run_goes_on_and_what_is_finished_is_kept(
