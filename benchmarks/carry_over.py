@@ -155,8 +155,9 @@ def main() -> None:
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     found = [pair for line in lines for pair in programs(json.loads(line))]
     now = describe([key for _, key in found])
-    keys = sorted({key for part, key in found if part["family_digest"] != now[key][0]})
-    before = described_by(args.before, keys)
+    stale = [(part, key) for part, key in found if part["family_digest"] != now[key][0]]
+    before = described_by(args.before, sorted({key for _, key in stale}))
+    keys = sorted({key for part, key in stale if part["family_digest"] == before[key][0]})
     with ProcessPoolExecutor() as pool:
         texts = [[described[key][1] for key in keys] for described in (before, now)]
         compared = dict(zip(keys, pool.map(compare, keys, *texts), strict=True))
@@ -171,7 +172,8 @@ def main() -> None:
         for binary in file.parent.glob("*.cubin.xz"):
             if binary.name.partition(".")[0] not in used:
                 binary.unlink()
-    print(f"{len(keep)} of {len(keys)} stale programs hold again")
+    print(f"{len(keep)} of {len(before)} stale programs hold again", end="")
+    print(f"; {len(before) - len(keys)} are of neither checkout" * (len(keys) < len(before)))
 
 
 if __name__ == "__main__":
