@@ -2,8 +2,8 @@
 
 Every family that splits operands for tensor cores, by its fastest preset: speed relative to
 cuBLAS's SGEMM (TF32 off) or DGEMM, all kernels of a call counted, in CUDA graphs, in turns and
-then for a while without a pause, with the joules of a result; and errors of a corner of C, as
-Frobenius norms against sums in extended precision. Prints Markdown.
+then for a while without a pause, with the joules of a result; the same with B kept; and errors of
+a corner of C, as Frobenius norms against sums in extended precision. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -51,10 +51,8 @@ def main() -> None:
     gpu = read_gpu()
     print(describe_gpu(gpu))
     print(f"- layout {args.layout}; sustained: {args.steady} s of calls without a pause\n")
-    head = (
-        "| family | class | size | preset | µs | x cuBLAS | sustained | J | cuBLAS's J | error |"
-    )
-    print(f"{head} cuBLAS's error |\n|{'---|' * 11}")
+    head = "| family | class | size | preset | µs | x cuBLAS | sustained | J | cuBLAS's J |"
+    print(f"{head} B kept | error | cuBLAS's error |\n|{'---|' * 12}")
     families = load_families(target="cuda", operation="gemm")
     names = args.families or [name for name in families if name.startswith("split_")]
     with tempfile.TemporaryDirectory() as folder:
@@ -76,11 +74,12 @@ def by_size(rows: Sequence[Sequence[str]]) -> str:
     for row in rows:
         name = f"{row[0]}, exact" if row[3] == "exact" else row[0]
         lines.setdefault(name, {})[row[2]] = row
-    shown = [f"| family | {' | '.join(names)} | sustained | error |\n|{'---|' * (len(sizes) + 3)}"]
+    head = f"| family | {' | '.join(names)} | sustained | B kept | error |"
+    shown = [f"{head}\n|{'---|' * (len(sizes) + 4)}"]
     for name, found in lines.items():
-        last = found.get(SUSTAINED_AT, [""] * 11)
+        last = found.get(SUSTAINED_AT, [""] * 12)
         cells = [found[size][5] if size in found else "" for size in sizes]
-        shown.append(f"| {' | '.join([name, *cells, last[6], last[9]])} |")
+        shown.append(f"| {' | '.join([name, *cells, last[6], last[9], last[10]])} |")
     return "\n".join(shown)
 
 
@@ -118,20 +117,29 @@ def compare(
     fastest = min(timed.keys() - exact, key=lambda name: timed[name][0], default=None)
     for name in [*([fastest] if fastest else []), *exact]:
         _, replay, kernel = timed[name]
-        pairs = [(theirs(), replay()) for _ in range(TURNS)][1:]
-        ratio = statistics.median(before / after for before, after in pairs)
-        cool_us = statistics.median(us for _, us in pairs)
+        ratio, cool_us = turns(theirs, replay)
         (their_us, their_j), (our_us, our_j) = (
             held(each, steady_s, gpu) for each in (theirs, replay)
         )
         out.fill_(float("nan"))
         kernel(a, b, out=out)
         error = errors(left, right, out, n, expected)[1]
+        kept = kernel.keep(b, None)
+        with_kept, _ = turns(theirs, captured(called(kept.call), operands, calls))
+        kept.close()
         shown = [f"{error:.1e}", f"{their_error:.1e}"] if n == ERRORS_AT else ["", ""]
         cells = [family.name, family.accuracy, size, name, f"{cool_us:.1f}", f"{ratio:.2f}"]
         cells += [f"{their_us / our_us:.2f}", f"{our_j:.3f}", f"{their_j:.3f}"]
+        cells += [f"{with_kept:.2f}"]
         print(f"| {' | '.join([*cells, *shown])} |", flush=True)
         yield [*cells, *shown]
+
+
+def turns(theirs: Replay, ours: Replay) -> tuple[float, float]:
+    """The ratio of two graphs that take turns, and the microseconds of a call of ours."""
+    pairs = [(theirs(), ours()) for _ in range(TURNS)][1:]
+    ratio = statistics.median(before / after for before, after in pairs)
+    return ratio, statistics.median(us for _, us in pairs)
 
 
 def called(kernel: Any) -> Callable[[Any], object]:
