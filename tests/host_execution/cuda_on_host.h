@@ -53,6 +53,12 @@ static inline Value __ldg(const Value* address) {
 static inline int __ffs(int value) { return __builtin_ffs(value); }
 
 static inline int __mulhi(int a, int b) { return static_cast<int>(std::int64_t(a) * b >> 32); }
+static inline int __dp4a(int a, int b, int sum) {
+  for (int shift = 0; shift < 32; shift += 8) {
+    sum += static_cast<std::int8_t>(a >> shift) * static_cast<std::int8_t>(b >> shift);
+  }
+  return sum;
+}
 static inline int __clzll(long long value) { return value ? __builtin_clzll(value) : 64; }
 static inline long long __double2ll_rn(double value) { return std::llrint(value); }
 static inline int __double2int_rn(double value) { return static_cast<int>(std::nearbyint(value)); }
@@ -93,6 +99,8 @@ static inline unsigned __float_as_uint(float number) {
   std::memcpy(&bits, &number, sizeof bits);
   return bits;
 }
+static inline float __int_as_float(int bits) { return __uint_as_float(static_cast<unsigned>(bits)); }
+static inline int __float_as_int(float number) { return static_cast<int>(__float_as_uint(number)); }
 
 // Numbers of 16 bits, which the emitted source converts to float and back, and nothing else.
 struct __half {

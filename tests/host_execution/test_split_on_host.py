@@ -157,6 +157,41 @@ def test_whole_numbers_have_the_same_bits_whatever_the_tiles(folder: Path) -> No
     assert len(set(results)) == 1
 
 
+PRODUCTS = """
+extern "C" __global__ void products(int count, const double* a, const double* b, double* c) {
+  for (int e = 0; e < count; ++e) {
+    const Digits left = digits_of(__double2ll_rn(a[e])), right = digits_of(__double2ll_rn(b[e]));
+    unsigned char own[MODULI];
+    for (int i = 0; i < MODULI; ++i) {
+      const auto of_a = static_cast<signed char>(residue_of<true>(left, i));
+      const auto of_b = static_cast<signed char>(residue_of<false>(right, i));
+      own[i] = reduced(of_a * of_b, i);
+    }
+    c[e] = number_of(own);
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("moduli", [14, 15])
+def test_products_of_whole_numbers_by_their_residues_are_rounded_once(
+    moduli: int, folder: Path
+) -> None:
+    family = FAMILIES["split_fp64"]
+    declared = {each.name: each.default for each in family.parameters}
+    configuration = family.conform({**declared, **SMALL, "moduli": moduli})
+    source = render(family, configuration, dtype="float64", layout="nn").text + PRODUCTS
+    rng, room = np.random.default_rng(8), 2.0 ** (54 if moduli == 14 else 58)
+    sizes = room * 2.0 ** -rng.uniform(0, 60, (2, 4000))
+    a, b = np.rint(sizes * rng.choice([-1.0, 1.0], sizes.shape))
+    edges = [0.0, 1.0, -1.0, 127.0, 128.0, -128.0, 255.0, 2.0**40 - 1, -(2.0**40), room, -room]
+    for place, (left, right) in enumerate(itertools.product(edges, edges)):
+        a[place], b[place] = left, right
+    c = np.full(a.size, np.nan)
+    HostProgram(source, folder).launch("products", (1, 1, 1), (1, 1, 1), [a.size, a, b, c])
+    assert c.tolist() == [float(int(x) * int(y)) for x, y in zip(a, b, strict=True)]
+
+
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", SPLIT)
 @pytest.mark.parametrize("layout", ["nn", "nt"])
