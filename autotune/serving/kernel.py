@@ -232,8 +232,12 @@ class ProductKernel(Kernel):
             OperandError: `b` does not fit.
             LaunchError: the GPU's driver refuses the launch, or the memory.
         """
+        return KeptProduct(self, b, self._kept(b, stream))
+
+    def _kept(self, b: Any, stream: Any) -> Kept | None:
         keep = getattr(self._bound, "keep", None)
-        return KeptProduct(self, b, None if keep is None else keep(b, stream))
+        kept: Kept | None = None if keep is None else keep(b, stream)
+        return kept
 
 
 class KeptProduct:
@@ -251,13 +255,31 @@ class KeptProduct:
 
     Attributes:
         kept_bytes: of the device's memory that hold what was made of B; 0 where the kernel keeps
-            nothing, so that every call is one of the kernel's.
+            nothing, so that every call is one of the kernel's, and until it is compiled, after
+            which the next call keeps B.
     """
 
     def __init__(self, kernel: ProductKernel, b: Any, kept: Kept | None) -> None:
-        self.kept_bytes = 0 if kept is None else kept.bytes
-        self._kernel, self._b, self._kept = kernel, b, kept
-        self._call = kernel if kept is None else _reporting(kept.call, kernel._used)
+        self._kernel, self._b = kernel, b
+        self._hold(kept)
+
+    def _hold(self, kept: Kept | None) -> None:
+        kernel = self._kernel
+        self._kept, self.kept_bytes = kept, 0 if kept is None else kept.bytes
+        if kept is not None:
+            self._call = _reporting(kept.call, kernel._used)
+        else:
+            self._call = self._wait if kernel._passing else kernel
+
+    def _wait(self, *arguments: Any) -> Any:
+        """A call while something computes in the kernel's place, or the first one after that."""
+        if self._kernel._passing:
+            return self._kernel(*arguments)
+        try:
+            self._hold(self._kernel._kept(self._b, arguments[-1]))
+        except LaunchError:  # a graph is captured, or memory is short: a later call keeps B
+            return self._kernel(*arguments)
+        return self._call(*arguments)
 
     def __call__(
         self,

@@ -108,6 +108,31 @@ def test_kernels_that_keep_nothing_are_called() -> None:
         assert kept("a") == "later"
 
 
+def test_b_is_kept_once_its_kernel_is_compiled() -> None:
+    kernel, bound = kernel_of(Bare()), Bound()
+    kernel.become(lambda *arguments: "meanwhile", "", passing=True)
+    kept = kernel.keep("b")
+    assert [kept("a"), kept("a")] == ["meanwhile"] * 2
+    keep = bound.keep
+
+    def captured(b: Any, stream: Any) -> Kept | None:
+        raise LaunchError("a graph is captured")
+
+    bound.keep = captured  # type: ignore[method-assign]
+    kernel.become(bound, "")
+    assert kept("a") == "made"
+    assert kept.kept_bytes == 0
+    bound.keep = keep  # type: ignore[method-assign]
+    bound.told.clear()
+    assert [kept("a", stream=3), kept("a")] == ["found"] * 2
+    assert kept.kept_bytes == 64
+    assert bound.told[0] == ("keep", "b", 3)
+    assert [each[0] for each in bound.told] == ["keep", "kept", "kept"]
+    kept.close()
+    with pytest.raises(LaunchError, match="closed"):
+        kept("a")
+
+
 def test_copies_keep_b_again() -> None:
     bound = Bound()
     kept = kernel_of(bound).keep(b"b")
