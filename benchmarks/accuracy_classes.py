@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_environment import describe_gpu, read_gpu
-from layers import captured
+from layers import called, captured, preset_kernels
 
 from autotune import Gemm
-from autotune.core.configuration import Candidate
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.nvidia.nvml import GpuMonitor
 from autotune.targets.families import load_families
-from autotune.targets.registry import make_target
 
 SIZES = ("1024x1024x1024", "2048x2048x2048", "4096x4096x4096", "8192x8192x8192", "4095x4097x4099")
 TURNS = 9
@@ -103,14 +101,8 @@ def compare(
     torch.mm(left, right, out=out)
     expected, their_error = errors(left, right, out, n)
 
-    space = family.space(problem, gpu.limits)
     timed = {}
-    for name, preset in family.presets.items():
-        row = space.nearest(preset.configuration, ())
-        if row is None or space[row] != {**space[row], **preset.configuration}:
-            continue
-        candidate = Candidate(family.name, space[row])
-        kernel = make_target("cuda").kernel(family, candidate, problem, gpu, programs)
+    for name, kernel in preset_kernels(family, problem, gpu, programs):
         replay = captured(called(kernel), operands, calls)
         timed[name] = (min(replay() for _ in range(4)), replay, kernel)
     exact = {"exact"} & set(timed)
@@ -140,11 +132,6 @@ def turns(theirs: Replay, ours: Replay) -> tuple[float, float]:
     pairs = [(theirs(), ours()) for _ in range(TURNS)][1:]
     ratio = statistics.median(before / after for before, after in pairs)
     return ratio, statistics.median(us for _, us in pairs)
-
-
-def called(kernel: Any) -> Callable[[Any], object]:
-    """A function of operands that calls a kernel."""
-    return lambda each: kernel(each[0], each[1], out=each[2])
 
 
 def held(replay: Replay, seconds: float, gpu: Any) -> tuple[float, float]:

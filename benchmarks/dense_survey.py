@@ -255,7 +255,7 @@ def time_all(args: argparse.Namespace) -> None:
     """Compile all programs of a plan, then time its calls, shape by shape."""
     import torch
     from gpu_environment import describe_gpu, read_gpu
-    from layers import captured
+    from layers import called, captured
 
     gpu = read_gpu()
     print(describe_gpu(gpu))
@@ -301,7 +301,7 @@ def time_all(args: argparse.Namespace) -> None:
                         families[name], candidate, problem, gpu, programs
                     )
                     operands[0][2].fill_(float("nan"))
-                    ours = captured(_called(kernel), operands, count)
+                    ours = captured(called(kernel), operands, count)
                 except AutotuneError as error:
                     print(f"{problem.label} {candidate}: {error}", file=sys.stderr)
                     continue
@@ -316,10 +316,6 @@ def time_all(args: argparse.Namespace) -> None:
             row = {**each, "calls": found, "library_us": min(peer, again)}
             print(json.dumps(row), file=out, flush=True)
         torch.cuda.empty_cache()
-
-
-def _called(kernel: Any) -> Any:
-    return lambda of: kernel(of[0], of[1], out=of[2])
 
 
 def _operands(torch: Any, problem: Gemm, kind: Any) -> list[tuple[Any, ...]]:

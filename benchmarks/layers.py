@@ -12,12 +12,18 @@ import argparse
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from gpu_environment import describe_gpu, read_gpu
 
 from autotune import Gemm, load
+from autotune.core.configuration import Candidate
+from autotune.families.family import KernelFamily
+from autotune.families.program_cache import ProgramCache
+from autotune.serving.kernel import BoundKernel
+from autotune.targets.registry import make_target
 
 LAYERS = {
     "bfloat16": "4096x6144 4096x4096 4096x28672 14336x4096 3584x18944 18944x3584 4096x128256",
@@ -76,7 +82,7 @@ def compared(problem: Gemm) -> tuple[float, float, str]:
     copies = max(1, min(8, math.ceil(ROTATED_BYTES / (weights.numel() * 2))))
     operands = [(x, weights.clone(), out) for _ in range(copies)]
     calls = copies * (4 if problem.m < 2048 else 2)
-    ours = captured(lambda each: kernel(each[0], each[1], out=each[2]), operands, calls)
+    ours = captured(called(kernel), operands, calls)
     theirs = captured(lambda each: torch.mm(each[0], each[1].t(), out=each[2]), operands, calls)
     pairs = []
     for turn in range(TURNS + 3):  # the first three are not counted
@@ -86,6 +92,24 @@ def compared(problem: Gemm) -> tuple[float, float, str]:
     counted = pairs[3:]
     ratio = statistics.median(their_us / our_us for their_us, our_us in counted)
     return ratio, statistics.median(us for _, us in counted), kernel.candidate.family
+
+
+def preset_kernels(
+    family: KernelFamily, problem: Any, gpu: Any, programs: ProgramCache
+) -> Iterator[tuple[str, BoundKernel]]:
+    """A family's presets that are valid for a problem as they are, each with its kernel."""
+    space = family.space(problem, gpu.limits)
+    for name, preset in family.presets.items():
+        row = space.nearest(preset.configuration, ())
+        if row is None or space[row] != {**space[row], **preset.configuration}:
+            continue
+        candidate = Candidate(family.name, space[row])
+        yield name, make_target("cuda").kernel(family, candidate, problem, gpu, programs)
+
+
+def called(kernel: Any) -> Callable[[Any], object]:
+    """A function of operands, the output last, that calls a kernel."""
+    return lambda each: kernel(*each[:-1], out=each[-1])
 
 
 def captured(product: Product, operands: Sequence[Operands], calls: int) -> Callable[[], float]:

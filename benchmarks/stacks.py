@@ -19,14 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_environment import describe_gpu, read_gpu
-from layers import captured
+from layers import called, captured, preset_kernels
 
 from autotune import find_operation
-from autotune.core.configuration import Candidate
 from autotune.core.errors import AutotuneError
 from autotune.families.program_cache import ProgramCache
 from autotune.targets.families import load_families
-from autotune.targets.registry import make_target
 
 STACKS = (
     "64x1024x64x1024 nt, 64x1024x1024x64 nn, 64x1024x64x64 nn, 32x2048x128x2048 nt, "
@@ -92,13 +90,7 @@ def print_row(
     expected = out.double().clone()  # what was captured last has written it
     timed: dict[str, tuple[float, Replay]] = {}
     for name, family in load_families(target="cuda", operation=operation).items():
-        space = family.space(problem, gpu.limits)
-        for preset, each in family.presets.items():
-            row = space.nearest(each.configuration, ())
-            if row is None or space[row] != {**space[row], **each.configuration}:
-                continue
-            candidate = Candidate(name, space[row])
-            kernel = make_target("cuda").kernel(family, candidate, problem, gpu, programs)
+        for preset, kernel in preset_kernels(family, problem, gpu, programs):
             out.fill_(float("nan"))
             try:
                 replay = captured(called(kernel), operands, len(operands))
@@ -121,11 +113,6 @@ def print_row(
     text = "x".join(map(str, shape))
     told = " | ".join(f"{ratio:.2f}" for ratio in ratios)
     print(f"| {text} {layout} | {fastest} | {us:.1f} | {told} |", flush=True)
-
-
-def called(kernel: Any) -> Call:
-    """A function of operands that calls a kernel."""
-    return lambda each: kernel(*each[:-1], out=each[-1])
 
 
 def by_bmm(layout: str) -> Call:
