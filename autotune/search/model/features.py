@@ -53,6 +53,19 @@ class Points:
         return type(self)(*(np.concatenate(pair, axis=-1) for pair in pairs))
 
 
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Which features are of one parameter, and share a length scale.
+
+    Attributes:
+        columns: for each column of the features, the number of its parameter.
+        values: for each parameter, how many values it has.
+    """
+
+    columns: NDArray[np.int64]
+    values: NDArray[np.int64]
+
+
 class _Parameter(NamedTuple):
     """One parameter of one family, and the features and level of each of its values."""
 
@@ -77,7 +90,7 @@ class FeatureMap:
         others: points of other spaces, which this map is to place too.
 
     Attributes:
-        groups: for each column, the number of the parameter that it belongs to.
+        groups: which columns are of one parameter.
         parameters: how many parameters have more than one value.
         compiled: for each of these, in the order of `Points.levels`, true where it is written
             into the source of some family; the others are passed at the call by all.
@@ -100,8 +113,10 @@ class FeatureMap:
         families = len(self._members) if len(self._members) > 1 else 0
         self._families = slice(len(groups), len(groups) + families)
         self.parameters = len(self._values) + (families > 0)
-        self.groups: NDArray[np.int64] = np.array(
-            groups + [len(self._values)] * families, dtype=np.int64
+        counts = [len(values) for values in self._values.values()] + [families] * (families > 0)
+        self.groups = Groups(
+            np.array(groups + [len(self._values)] * families, dtype=np.int64),
+            np.array(counts, dtype=np.int64),
         )
         members = self._members.values()
         written = {p.name for member in members for p in member.parameters if not p.runtime}
@@ -167,7 +182,7 @@ class FeatureMap:
 
     def _blank(self, count: int) -> Points:
         return Points(
-            np.full((len(self.groups), count), _ABSENT, dtype=np.float32),
+            np.full((len(self.groups.columns), count), _ABSENT, dtype=np.float32),
             np.full((self.parameters, count), -1, dtype=self._level),
             np.zeros((0, count), dtype=np.float32),
         )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.model.features import Points
+from autotune.search.model.features import Groups, Points
 
 Floats = NDArray[np.floating]
 
@@ -22,9 +22,12 @@ NUGGET = 1e-6
 _COMMON = 0.3
 """Part of the effects that all points share: what the mean of the responses may be off by."""
 
-_TYPICAL_LENGTH = 0.55
+_LENGTH_OF_TWO, _SHORTENING = 2.0, 0.6
+"""Typical length scale of a parameter with two values, and the power by which it falls with their
+number: those of 16 recorded spaces, where parameters with few values mattered little."""
+
 _TYPICAL_SIGNAL = 0.6
-_TYPICAL_EFFECTS = 1.0
+_TYPICAL_EFFECTS = 0.14
 _TYPICAL_NOISE = 1e-3
 _FIRST_NOISE = 1e-2
 _NOISE_SPREAD = 1.5
@@ -126,14 +129,14 @@ def _effects(agreement: Floats) -> Floats:
 def fit(
     points: Points,
     responses: NDArray[np.float64],
-    groups: NDArray[np.int64],
+    groups: Groups,
     weight: float = WEIGHT_MEAN,
 ) -> Kernel:
     """The most probable kernel, given observations.
 
-    Maximises the marginal likelihood times a prior on each parameter (log-normal, of length scales
-    around half of a parameter's range), from the prior's mode: the result depends on the
-    observations alone, not on earlier fits. See Rasmussen and Williams, "Gaussian Processes for
+    Maximises the marginal likelihood times a prior on each parameter (log-normal, around what is
+    typical of recorded spaces), from the prior's mode: the result depends on the observations
+    alone, not on earlier fits. See Rasmussen and Williams, "Gaussian Processes for
     Machine Learning", section 5.4.
 
     Responses are standardised; `groups` are those of the `FeatureMap`, a length scale each;
@@ -144,10 +147,7 @@ def fit(
     deviations = responses - weight * points.expectations.sum(axis=0)
     evidence = _Evidence(points, deviations, groups)
     count = evidence.count
-    start = np.append(
-        np.full(count, math.log(_TYPICAL_LENGTH)),
-        [math.log(_TYPICAL_SIGNAL), math.log(_TYPICAL_EFFECTS), math.log(_FIRST_NOISE)],
-    )
+    start = np.append(evidence.middle[:-1], math.log(_FIRST_NOISE))
     found = minimize(
         evidence.negative,
         start,
@@ -157,25 +157,24 @@ def fit(
         options={"maxiter": _ITERATIONS},
     ).x
     signal, effects, noise = np.exp(found[count:]).tolist()
-    return Kernel(np.exp(-found[:count])[groups], signal, effects, noise, weight)
+    return Kernel(np.exp(-found[:count])[groups.columns], signal, effects, noise, weight)
 
 
 class _Evidence:
     """The negative logarithm of the posterior density of a kernel's parameters."""
 
-    def __init__(
-        self, points: Points, responses: NDArray[np.float64], groups: NDArray[np.int64]
-    ) -> None:
-        self.count = int(groups.max()) + 1
-        self._middle = np.full(self.count + 3, math.log(_TYPICAL_LENGTH))
-        self._middle[-3:] = np.log([_TYPICAL_SIGNAL, _TYPICAL_EFFECTS, _TYPICAL_NOISE])
+    def __init__(self, points: Points, responses: NDArray[np.float64], groups: Groups) -> None:
+        self.count = len(groups.values)
+        lengths = _LENGTH_OF_TWO * (groups.values / 2) ** -_SHORTENING
+        typical = [*lengths, _TYPICAL_SIGNAL, _TYPICAL_EFFECTS, _TYPICAL_NOISE]
+        self.middle: NDArray[np.float64] = np.log(typical)
         self._spread = np.append(np.ones(self.count + 2), _NOISE_SPREAD)
         self._responses = responses
         self._pairs = np.triu_indices(len(points), 1)
         first, second = self._pairs
         features = points.features.astype(np.float64)
         self._squares = np.zeros((self.count, len(first)))
-        np.add.at(self._squares, groups, (features[:, first] - features[:, second]) ** 2)
+        np.add.at(self._squares, groups.columns, (features[:, first] - features[:, second]) ** 2)
         agreement = (points.levels[:, first] == points.levels[:, second]).mean(axis=0)
         self._effects = _effects(agreement)
         expected = points.expectations.astype(np.float64)
@@ -213,7 +212,7 @@ class _Evidence:
         gradient[-2] = slope @ common + 0.5 * effects * trace
         gradient[-1] = 0.5 * noise * trace
         # The priors of the logarithms are normal.
-        away = (logs - self._middle) / self._spread
+        away = (logs - self.middle) / self._spread
         return value + 0.5 * float(away @ away), gradient + away / self._spread
 
 

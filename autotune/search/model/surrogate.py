@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.search.model.features import Candidates, Points
+from autotune.search.model.features import Candidates, Groups, Points
 from autotune.search.model.gaussian import Kernel, Posterior, fit, lower_factor
 
 _GOOD = 0.3
@@ -140,7 +140,7 @@ class SuccessModel:
     those of the `FeatureMap`, and `candidates` are watched first.
     """
 
-    def __init__(self, candidates: Points, groups: NDArray[np.int64]) -> None:
+    def __init__(self, candidates: Points, groups: Groups) -> None:
         self._candidates = _linear(candidates)
         self._groups = groups
         self._points = self._candidates[:0]
@@ -248,7 +248,7 @@ class Surrogate:
         everywhere: Candidates,
         success: SuccessModel,
         describe: Callable[[Sequence[int]], Points],
-        groups: NDArray[np.int64],
+        groups: Groups,
         observed: Sequence[tuple[int, float | None]],
     ) -> None:
         self.describe = describe

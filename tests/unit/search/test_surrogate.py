@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from autotune.core.configuration import Candidate
 from autotune.search.claims import StudySpace
-from autotune.search.model.features import FeatureMap, Points
+from autotune.search.model.features import FeatureMap, Groups, Points
 from autotune.search.model.gaussian import Kernel, Posterior, _Evidence, fit
 from autotune.search.model.surrogate import (
     SuccessModel,
@@ -42,13 +42,13 @@ class TestFeatures:
 
     def test_divisibility_has_a_column(self):
         features, points = seen(SearchSpace({"x": [32, 40, 48, 64]}))
-        assert features.groups.tolist() == [0, 0]
+        assert features.groups.columns.tolist() == [0, 0]
         # 2 divides them 5, 3, 4 and 6 times.
         assert points.features[1] == pytest.approx([5 / 6, 3 / 6, 4 / 6, 1.0])
 
     def test_any_two_texts_are_one_apart(self):
         features, points = seen(SearchSpace({"mode": ["a", "b", "c"]}))
-        assert features.groups.tolist() == [0, 0, 0]
+        assert features.groups.columns.tolist() == [0, 0, 0]
         for one, other in [(0, 1), (0, 2), (1, 2)]:
             gap = points.features[:, one] - points.features[:, other]
             assert float(gap @ gap) == pytest.approx(1.0)
@@ -56,6 +56,7 @@ class TestFeatures:
     def test_booleans_and_single_values(self):
         features, points = seen(SearchSpace({"flag": [False, True], "one": [7], "x": [1, 2]}))
         assert features.parameters == 2
+        assert features.groups.values.tolist() == [2, 2]
         assert points.features.tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
         assert points.levels.tolist() == [[0, 0, 1, 1], [0, 1, 0, 1]]
 
@@ -217,7 +218,7 @@ class TestSuccess:
 
 
 COLUMNS = 3
-GROUPS = np.array([0, 1, 1])
+GROUPS = Groups(columns=np.array([0, 1, 1]), values=np.array([2, 16]))
 
 
 def points(count, seed, priors=0):
@@ -339,6 +340,10 @@ class TestFit:
         assert found.scales[0] > 3 * found.scales[1]
         assert found.scales[1] == found.scales[2], "columns of one parameter share a scale"
         assert found.noise < 1e-2
+
+    def test_expects_less_of_parameters_with_few_values(self):
+        found = fit(points(1, 0), np.zeros(1), GROUPS)
+        assert found.scales[0] < 0.5 * found.scales[1], "nothing was learned yet"
 
     def test_finds_the_noise(self):
         observed = points(100, 4)
