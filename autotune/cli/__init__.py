@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from autotune.cli.parser import Parser, check_text, is_common, normalized
 from autotune.cli.terminal import Style, drawn, plain, put, standard_streams, styled
-from autotune.core.errors import AutotuneError
+from autotune.core.errors import AutotuneError, InputError
 from autotune.core.interrupt import CommandSignals
-from autotune.core.printable import printable
+from autotune.core.printable import printable, shown
 from autotune.core.suggestions import must_be
 from autotune.core.version import __version__
 
@@ -140,10 +140,13 @@ def _with_files(work: Callable[[], int]) -> int:
 
     Raises:
         AutotuneError: the system lets this process open no more files.
+        InputError: it takes no path as long as one that was named.
     """
     try:
         return work()
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise InputError(f"a path must be shorter than {shown(error.filename)}") from error
         if error.errno not in (errno.EMFILE, errno.ENFILE):
             raise
         remedy = "let processes open 64 at least (`ulimit -n 64`)"

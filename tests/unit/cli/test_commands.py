@@ -212,6 +212,15 @@ def test_what_cannot_be_meant_is_refused_before_any_process(
     assert told in err
 
 
+@pytest.mark.parametrize("option", ["--cache", "--families"])
+def test_a_path_longer_than_the_system_takes_is_refused(
+    capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    code, out, err = run(capsys, "families", option, "x" * 5000)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "a path must be shorter than" in err
+
+
 def test_the_command_that_shows_what_restrictions_remove_works(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
