@@ -214,7 +214,8 @@ def _export(args: argparse.Namespace) -> CommandResult:
     if args.file != "-":
         check_outputs({"the export": Path(args.file)}, args)
     cache = user_cache(args.cache)
-    records = [cache.get(id_) for id_ in args.id] if args.id else cache.records()
+    named = {record.id: record for record in map(cache.get, args.id or ())}  # each once
+    records = [*named.values()] if args.id else cache.records()
     portfolios = [] if args.id else cache.portfolios()
     stored: list[Stored] = [*records, *portfolios]
     document = [document_of(each) for each in stored]
@@ -230,10 +231,9 @@ def _import(args: argparse.Namespace) -> CommandResult:
     cache = user_cache(args.cache)
     records = [each for each in stored if isinstance(each, TuningRecord)]
     portfolios = [each for each in stored if isinstance(each, Portfolio)]
-    new = cache.add(*records)
+    new, taken = cache.take(records, portfolios)
     lines = [f"{counted(new, 'new record')} of {len(records)} stored in {cache.path}"]
-    for each in portfolios:
-        is_new = cache.put_portfolio(each, replace=False)
+    for each, is_new in zip(portfolios, taken, strict=True):
         done = "stored" if is_new else "not stored: there is one, which stays"
         lines.append(f"portfolio {subject(each)} on {each.fingerprint.name}: {done}")
     return CommandResult([document_of(each) for each in stored], "\n".join(lines))

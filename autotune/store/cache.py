@@ -91,15 +91,9 @@ class TuningCache:
             records: what to store.
             binaries: the binaries that these records name by digest.
         """
-        rows = [
-            (record.id, *record.key, record.created, strict_json.line(record.to_json()))
-            for record in records
-        ]
         with schema.transaction(self.path, self._timeout_s) as connection:
             _put_binaries(connection, binaries)
-            return connection.executemany(
-                "INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows
-            ).rowcount
+            return _put_records(connection, records)
 
     def put_portfolio(
         self, portfolio: Portfolio, binaries: Iterable[bytes] = (), *, replace: bool = True
@@ -112,19 +106,23 @@ class TuningCache:
             replace: whether it takes the place of the one that was there for the same device and
                 problems; otherwise that one stays.
         """
-        key = (portfolio.fingerprint.digest, portfolio.operation, portfolio.target)
-        subject = strict_json.canonical(
-            [portfolio.dtype, portfolio.out_dtype, portfolio.accuracy, portfolio.threads]
-        )
-        row = (*key, subject, strict_json.line(portfolio_document(portfolio)))
         with schema.transaction(self.path, self._timeout_s) as connection:
             _put_binaries(connection, binaries)
-            verb = "REPLACE" if replace else "IGNORE"
-            stored = connection.execute(
-                f"INSERT OR {verb} INTO portfolios VALUES (?, ?, ?, ?, ?)", row
-            ).rowcount
+            stored = _put_portfolio(connection, portfolio, "REPLACE" if replace else "IGNORE")
             connection.execute(_DELETE_UNNAMED_BINARIES)
-            return stored > 0
+            return stored
+
+    def take(
+        self, records: Iterable[TuningRecord], portfolios: Iterable[Portfolio]
+    ) -> tuple[int, list[bool]]:
+        """Store what an export holds in one transaction: all, or nothing if it fails.
+
+        What is there already stays. Returns how many records were new, and for each portfolio
+        whether it was.
+        """
+        with schema.transaction(self.path, self._timeout_s) as connection:
+            new = _put_records(connection, records)
+            return new, [_put_portfolio(connection, each, "IGNORE") for each in portfolios]
 
     def portfolio_heads(
         self, operation: str | None = None, target: str | None = None
@@ -381,6 +379,28 @@ _DELETE_UNNAMED_BINARIES = """
         WHERE json_valid(portfolios.document)
     )
 """
+
+
+def _put_records(connection: sqlite3.Connection, records: Iterable[TuningRecord]) -> int:
+    """Store records that are not there, and return how many those were."""
+    rows = [
+        (record.id, *record.key, record.created, strict_json.line(record.to_json()))
+        for record in records
+    ]
+    return connection.executemany(
+        "INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows
+    ).rowcount
+
+
+def _put_portfolio(connection: sqlite3.Connection, portfolio: Portfolio, verb: str) -> bool:
+    """Store a portfolio and say whether it was; `verb` is what is done with one that is there."""
+    key = (portfolio.fingerprint.digest, portfolio.operation, portfolio.target)
+    subject = strict_json.canonical(
+        [portfolio.dtype, portfolio.out_dtype, portfolio.accuracy, portfolio.threads]
+    )
+    row = (*key, subject, strict_json.line(portfolio_document(portfolio)))
+    sql = f"INSERT OR {verb} INTO portfolios VALUES (?, ?, ?, ?, ?)"
+    return connection.execute(sql, row).rowcount > 0
 
 
 def _put_binaries(connection: sqlite3.Connection, binaries: Iterable[bytes]) -> None:

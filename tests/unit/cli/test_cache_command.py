@@ -15,11 +15,11 @@ from records import CUBIN, ENTRY, FINGERPRINT, PORTFOLIO, record
 from autotune.cli.cache import add_cache
 from autotune.cli.terminal import plain
 from autotune.core.configuration import Candidate, Configuration
-from autotune.core.errors import InputError, UnknownNameError
+from autotune.core.errors import CacheError, InputError, UnknownNameError
 from autotune.core.measurement import Measurement, Outcome
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import Gemm
-from autotune.store import TuningCache, document_of, import_records
+from autotune.store import TuningCache, document_of, export_records, import_records
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
@@ -91,6 +91,8 @@ def test_export_and_import(cache: TuningCache, tmp_path: Path) -> None:
     result = run("export", file, "--id", records[0].id, "--id", records[2].id[:8])
     assert result.text == f"wrote 2 records to {file}"
     assert import_records(file) == [records[0], records[2]]
+    twice = run("export", tmp_path / "one.jsonl", "--id", records[0].id, "--id", records[0].id[:8])
+    assert twice.text.startswith("wrote 1 record ")
     everything = run("export", "-")
     (tmp_path / "all.jsonl").write_text(everything.text)
     assert [item.id for item in import_records(tmp_path / "all.jsonl")] == [
@@ -125,6 +127,19 @@ def test_portfolios_travel_without_their_binaries(cache: TuningCache, tmp_path: 
     assert again.text.count("not stored: there is one, which stays") == 2
     assert cache.portfolios("gemm", "cuda")[0] == PORTFOLIO
     assert cache.binary(ENTRY.binary or "") == CUBIN
+
+
+def test_an_import_that_fails_at_a_portfolio_stores_nothing(
+    cache: TuningCache, tmp_path: Path
+) -> None:
+    file, other = tmp_path / "all.jsonl", TuningCache(tmp_path / "other.sqlite")
+    export_records([record(), PORTFOLIO], file)
+    other.check_writable()
+    with closing(sqlite3.connect(other.path)) as database:
+        database.execute("DROP TABLE portfolios")  # as far as a disk that is full gets
+    with pytest.raises(CacheError):
+        run("import", file, "--cache", other.path)
+    assert other.records() == []
 
 
 def test_list_portfolios(cache: TuningCache) -> None:
