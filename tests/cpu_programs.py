@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 from gemm_calls import GemmCall, drawn, multiply
 from numpy.typing import NDArray
 
@@ -94,3 +95,19 @@ class Programs:
             program.runtime if runtime is None else runtime,
             FAMILIES[program.family].accuracy,
         )
+
+
+def each_of(
+    argument: str, programs: Sequence[Program], every_day: Sequence[Program]
+) -> pytest.MarkDecorator:
+    """Parametrizes a test, and marks those as thorough that are not compiled every day."""
+    compiled = {str(each.compiled) for each in every_day}
+    marked = [
+        pytest.param(
+            each,
+            id=str(each),
+            marks=[] if str(each.compiled) in compiled else pytest.mark.thorough,
+        )
+        for each in programs
+    ]
+    return pytest.mark.parametrize(argument, marked)

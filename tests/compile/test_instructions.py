@@ -39,7 +39,7 @@ def opcodes(cubin: bytes) -> list[int]:
     return [word & 0xFFF for word in words[::2]]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(

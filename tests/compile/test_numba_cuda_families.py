@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 
 FAMILIES = load_families(target="numba-cuda")
 DEVICES = ("t4", "a100", "rtx4090", "h200", "b200")
-SAMPLES = 2
+SAMPLES = 1
 SLACK = 4  # registers, between versions of the compiler
 
 
@@ -57,7 +57,7 @@ def test_every_configuration_of_a_small_family_passes_the_gate(name: str) -> Non
     limits = find_gpu("h200").limits
     family = FAMILIES[name]
     space = family.space(Gemm(m=4096, n=4096, k=4096, dtype="float64"), limits)
-    for row in range(0, len(space), 1 + len(space) // 20):
+    for row in range(0, len(space), 1 + len(space) // 8):
         source = render(family, space[row], dtype="float64")
         binary = compile_source(source, name, limits.architecture)
         assert binary.spill_bytes["gemm"] <= SPILL_LIMIT, space[row]

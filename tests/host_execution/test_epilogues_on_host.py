@@ -100,7 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("operation", ["linear_relu", "gated", "attention", "activated"])
 @pytest.mark.parametrize(
     ("configuration", "dtype"),

@@ -19,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(32) half(int* out) {
   out[threadIdx.x] = 1;
 }
 """
+    HostProgram(source, tmp_path)  # compiled here, where the header is compiled for others too
     script = (
         "import sys; from pathlib import Path; import numpy as np\n"
         "from host_execution import HostProgram\n"

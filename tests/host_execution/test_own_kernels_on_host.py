@@ -73,7 +73,7 @@ def test_a_source_computes_its_formula(source: str, dtype: str, tmp_path: Path) 
         assert verdict.right, verdict.reason
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("number", range(6))
 @pytest.mark.parametrize("path", SOURCES)
 def test_an_example_is_right_in_every_case(path: str, number: int, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_one_binary_serves_whatever_is_decided_at_the_call(name: str) -> None:
     assert len(texts) == 1
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", ["dmma", "mma", "mma_tf32", "pipelined", "skinny"])
 @pytest.mark.parametrize("sizes", [(70, 301, 131), (1, 1, 1), (2, 1500, 65)])
 @pytest.mark.parametrize("splits", [2, 5, 24])
@@ -53,7 +53,7 @@ def test_whoever_adds_the_parts_and_whenever_the_bits_are_the_same(
     assert len(results) == 1
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", ["nn", "tn", "tt"])
 @pytest.mark.parametrize("transpose_through", ["copies", "registers"])
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_any_threads_and_parts_on_any_rows(
             assert error < 60 * DTYPES["float32"].unit_roundoff, (configuration, case)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
 @pytest.mark.parametrize("side", ["rows", "columns"])
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])

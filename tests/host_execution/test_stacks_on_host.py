@@ -154,6 +154,7 @@ def test_presets_of_stacks(preset: str, folder: Path) -> None:
         verify(bmm, folder, early, Case(2, 130, 72, 263, distribution=SPECIAL), preset)
 
 
+@pytest.mark.sampled(2)
 @EARLY
 @pytest.mark.parametrize("shared", ["cluster_m", "cluster_k"])
 def test_blocks_of_a_cluster_share_tiles_of_stacks(shared: str, early: bool, folder: Path) -> None:
@@ -187,7 +188,7 @@ def test_matrices_lie_at_any_distance_and_one_may_be_all(early: bool, folder: Pa
     np.testing.assert_allclose(c, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("layout", ["nn", "nt"])
 @pytest.mark.parametrize("preset", FAMILIES["grouped"].presets)
 @pytest.mark.parametrize("name", ["grouped", "grouped_masked"])
@@ -236,7 +237,7 @@ def ended(kernel: Kernel, ends: list[int]) -> None:
         np.testing.assert_allclose(c, expected, rtol=2e-3, atol=2e-3)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_warps_multiply_stacks_and_groups(name: str, layout: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ pytestmark = ON_HOST
 TYPES = {"dmma": "float64", "mma": "float16", "mma_tf32": "float32"}
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize(
@@ -166,6 +166,7 @@ def test_layouts(layout: str, early: bool, folder: Path) -> None:
     check("wgmma", "small", case, folder, early, splits=1, sk=128)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("preset", "case"),
     [
@@ -210,7 +211,7 @@ def test_tiles_of_any_width_are_shared(
     check("wgmma", "square", case, folder, early, sk=112, **changed)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize(
@@ -236,7 +237,7 @@ SWAPPED = {
 """Programs that multiply C' = B' A', their rows in steps of 8."""
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @EARLY
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("program", SWAPPED)

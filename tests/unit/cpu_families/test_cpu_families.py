@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cpu_machines import AVX2, AVX512, SINGLE, effective_restrictions
-from cpu_programs import FAMILIES, Program, Programs
+from cpu_programs import FAMILIES, Program, Programs, each_of
 from gemm_calls import GemmCall
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -37,6 +37,9 @@ GUIDED = {"threads": 2, "schedule": "guided", "chunk": 1}
 PACKED = {"ty": 3, "unroll": 4, **TILES, "shared": "grid", **ONE}
 SIMD = {"vector": 128, "unroll": 2, "row": "registers", "block": 20, **ONE}
 STRASSEN = {"ty": 4, "unroll": 4, "cutoff": 8, "sn": 20, "sk": 24, "threads": 1}
+BY_COLUMNS = Program(
+    "packed", {**PACKED, "threads": 2, "shared": "columns", "chunk": 1}, layout="nt"
+)
 CASES = [
     *(
         Program("loops", {"order": "".join(order), "threads": 1})
@@ -56,7 +59,7 @@ CASES = [
     Program("packed", PACKED, dtype="float64"),
     Program("packed", {**PACKED, "threads": 3, "schedule": "dynamic", "chunk": 2}, layout="tn"),
     Program("packed", {**PACKED, **GUIDED, "shared": "rows"}),
-    Program("packed", {**PACKED, "threads": 2, "shared": "columns", "chunk": 1}, layout="nt"),
+    BY_COLUMNS,
     Program("packed", {**PACKED, "threads": 3, "shared": "reduction", "chunk": 1}),
     Program("simd", SIMD),
     Program("simd", {**SIMD, "row": "memory", "block": 0}),
@@ -69,24 +72,33 @@ CASES = [
     Program("strassen", STRASSEN, dtype="float64"),
     Program("strassen", {**STRASSEN, "threads": 2}),
 ]
+EVERY_DAY = (
+    Program("loops", {"order": "ikj", "threads": 1}),
+    Program("packed", PACKED, layout="tt"),
+    BY_COLUMNS,
+    Program("simd", {**SIMD, "unroll": 1}, dtype="float64"),
+    Program("divide", {"unroll": 4, "cutoff": 8, "threads": 1}),
+    Program("strassen", STRASSEN),
+)
+"""Each is compiled once, for all tests: both types, several layouts, one thread and two."""
 
 
 def test_the_families_are_those_documented() -> None:
     assert set(NAMES) <= set(FAMILIES)
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=str)
+@each_of("case", CASES, EVERY_DAY)
 def test_products_are_right_at_every_size(case: Program, programs: Programs) -> None:
     scales = ((1.0, 0.0), (-1.5, 0.5), (2.0, 1.0))
     for sizes, (alpha, beta) in itertools.product(SIZES, scales):
         programs.multiply(case, GemmCall(*sizes, alpha, beta, padding_a=3, padding_b=2))
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize(
-    "case", [case for case in CASES if (case.dtype, case.layout) == ("float32", "nn")], ids=str
+@each_of(
+    "case",
+    [case for case in CASES if (case.dtype, case.layout) == ("float32", "nn")],
+    EVERY_DAY,
 )
 def test_nan_and_infinity_are_not_lost(case: Program, programs: Programs) -> None:
     a, b = np.ones((9, 11), case.dtype), np.ones((11, 10), case.dtype)
@@ -100,15 +112,14 @@ def test_nan_and_infinity_are_not_lost(case: Program, programs: Programs) -> Non
         assert not np.isfinite(others).all()
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
+@each_of(
     "case",
     [
         case
         for case in CASES
         if "schedule" in case.configuration and case.configuration["threads"] != 1
     ],
-    ids=str,
+    EVERY_DAY,
 )
 def test_results_do_not_depend_on_who_took_what(case: Program, programs: Programs) -> None:
     first, *others = (programs.multiply(case, GemmCall(65, 127, 63)) for _ in range(50))
@@ -122,9 +133,8 @@ def test_packed_blocks_tile_any_problem(data: st.DataObject, programs: Programs)
     size, padding = st.integers(1, 50), st.integers(0, 9)
     sizes = data.draw(st.tuples(size, size, size), label="m, n, k")
     tiles = data.draw(st.fixed_dictionaries(dict.fromkeys(TILES, size)), label="tiles")
-    layout = data.draw(st.sampled_from(("nn", "tt")), label="layout")
     paddings = data.draw(st.tuples(padding, padding), label="paddings")
-    case = Program("packed", {**PACKED, **tiles}, layout=layout)
+    case = Program("packed", {**PACKED, **tiles}, layout="tt")
     programs.multiply(case, GemmCall(*sizes, 1.5, -0.5, *paddings))
 
 
@@ -144,9 +154,8 @@ def test_strassen_peels_any_problem(
 
 
 def test_a_second_process_compiles_nothing(programs: Programs) -> None:
-    case = Program("divide", {"unroll": 1, "cutoff": 8, "threads": 2})
-    programs.module(case)
-    path = case.write(programs.cache)
+    programs.module(BY_COLUMNS)
+    path = BY_COLUMNS.write(programs.cache)
     script = (
         "import pathlib, sys\n"
         "from autotune.cpu.kernel import load_module\n"

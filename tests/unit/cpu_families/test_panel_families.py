@@ -18,7 +18,7 @@ import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from cpu_machines import AVX2, AVX512, NEON, SINGLE
-from cpu_programs import FAMILIES, Program, Programs
+from cpu_programs import FAMILIES, Program, Programs, each_of
 from gemm_calls import GemmCall
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +94,12 @@ UNPACKED_PROGRAMS = (
 )
 PROGRAMS = (*GOTO_PROGRAMS, *SKINNY_PROGRAMS, *UNPACKED_PROGRAMS)
 SHARED = [program for program in PROGRAMS if program.configuration["threads"] != 1]
+EVERY_DAY = (
+    *(GOTO_PROGRAMS[0], GOTO_PROGRAMS[2], GOTO_PROGRAMS[4]),
+    *(SKINNY_PROGRAMS[0], SKINNY_PROGRAMS[7]),
+    *(UNPACKED_PROGRAMS[2], UNPACKED_PROGRAMS[4]),
+)
+"""Both types and sides, operands as they are and transposed, one thread and several."""
 
 
 @st.composite
@@ -123,16 +129,14 @@ RUNTIME = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@each_of("program", PROGRAMS, EVERY_DAY)
 @settings(max_examples=40)
 @given(data=st.data())
 def test_every_product_is_right(program: Program, data: st.DataObject, programs: Programs) -> None:
     programs.multiply(program, data.draw(calls(program)), data.draw(RUNTIME[program.family]))
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("program", [*GOTO_PROGRAMS, *SKINNY_PROGRAMS], ids=str)
+@each_of("program", [*GOTO_PROGRAMS, *SKINNY_PROGRAMS], EVERY_DAY)
 def test_sizes_and_blocks_as_they_are_tuned(program: Program, programs: Programs) -> None:
     if program.family == "goto":
         for sizes in ((129, 515, 257), (300, 40, 97), (7, 1100, 33)):
@@ -146,8 +150,7 @@ def test_sizes_and_blocks_as_they_are_tuned(program: Program, programs: Programs
         programs.multiply(program, GemmCall(m, n, k, alpha=0.5, beta=2.0))
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("program", SHARED, ids=str)
+@each_of("program", SHARED, EVERY_DAY)
 @settings(max_examples=20)
 @given(data=st.data())
 def test_who_computes_what_does_not_change_a_bit(
@@ -166,7 +169,7 @@ def test_who_computes_what_does_not_change_a_bit(
     np.testing.assert_array_equal(programs.multiply(program, call, other), expected)
 
 
-@pytest.mark.parametrize("program", GOTO_PROGRAMS[-2:], ids=str)
+@each_of("program", GOTO_PROGRAMS[-2:], EVERY_DAY)
 def test_panels_wait_for_those_who_pack_them(program: Program, programs: Programs) -> None:
     # Several panels: a thread that did not wait for the others to pack one would use the last.
     call, runtime = GemmCall(133, 300, 95, beta=0.5), (6, 32, 32, 1, 1, 2, 1)
@@ -190,8 +193,7 @@ def test_parts_are_added_in_their_order(program: Program, programs: Programs) ->
         np.testing.assert_array_equal(result, first)
 
 
-@pytest.mark.sampled(5)
-@pytest.mark.parametrize("program", PROGRAMS, ids=str)
+@each_of("program", PROGRAMS, EVERY_DAY)
 def test_nan_and_infinity_stay_where_they_belong(program: Program, programs: Programs) -> None:
     m, n, k = 19, 11, 40
     if program.family == "skinny":
@@ -232,8 +234,7 @@ def at_the_end(matrix: NDArray[Any], padding: int) -> NDArray[Any]:
     return copied
 
 
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("program", UNPACKED_PROGRAMS, ids=str)
+@each_of("program", UNPACKED_PROGRAMS, EVERY_DAY)
 def test_operands_may_end_where_memory_does(program: Program, programs: Programs) -> None:
     shapes = ((700, 16, 5), (3, 300, 5), (1, 1, 1), (70, 33, 64), (9, 2, 37))
     for (m, n, k), padding in itertools.product(shapes, (0, 3)):
@@ -272,8 +273,7 @@ for m, n, k in ((1, 1, 1), (5, 7, 9), (64, 64, 64), (150, 131, 170), (150, 131, 
 """
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
+@each_of(
     "program",
     [
         GOTO_PROGRAMS[0].with_values(sm=96, sn=128, sk=64, parts=2),
@@ -284,7 +284,7 @@ for m, n, k in ((1, 1, 1), (5, 7, 9), (64, 64, 64), (150, 131, 170), (150, 131, 
         ),
         UNPACKED_PROGRAMS[-1].with_values(sm=32, sk=64),
     ],
-    ids=str,
+    EVERY_DAY,
 )
 def test_a_second_process_computes_the_same_from_the_file_cache(
     program: Program, programs: Programs
@@ -310,7 +310,13 @@ PROCESSORS = {
 }
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize(
+    "processor",
+    [
+        pytest.param(each, marks=pytest.mark.thorough if each == "neoverse-n1" else [])
+        for each in PROCESSORS
+    ],
+)
 def test_sums_stay_in_registers(processor: str, programs: Programs) -> None:
     program, triple = PROCESSORS[processor]
     (text,) = programs.module(program).multiply_tile.inspect_llvm().values()
