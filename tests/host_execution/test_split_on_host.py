@@ -26,8 +26,8 @@ pytestmark = ON_HOST
 GROUPS = ("split_fp16", "split_bf16", "split_fp64")  # multiplied by warp groups
 WARPS = ("split_mma_fp16", "split_mma_bf16", "split_mma_fp64")
 SPLIT = GROUPS + WARPS
-SLOW = ("tn", "split_mma_fp64")
-"""Of hard operands: their sizes are the same for all, and here each product is of most planes."""
+SLOW = (("tn", "split_mma_fp64"), ("nn", "split_bf16"))
+"""Of hard operands: their sizes are the same for all, and these do most for each product."""
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 SMALL: dict[str, Value] = {"sm": 64, "sk": 64, "stages": 3, "cluster_m": 1}
@@ -56,7 +56,7 @@ def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) ->
 @pytest.mark.parametrize(
     ("layout", "name"),
     [
-        pytest.param(*each, marks=[pytest.mark.thorough] if each == SLOW else [])
+        pytest.param(*each, marks=[pytest.mark.thorough] if each in SLOW else [])
         for each in itertools.product(LAYOUTS, SPLIT)
     ],
 )

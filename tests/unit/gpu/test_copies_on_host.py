@@ -190,7 +190,12 @@ def halves(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("wgmma", "bfloat16"), ("mma_tf32", "float32"), ("dmma", "float64")]
+    ("name", "dtype"),
+    [
+        ("wgmma", "bfloat16"),
+        pytest.param("mma_tf32", "float32", marks=pytest.mark.thorough),
+        ("dmma", "float64"),
+    ],
 )
 def test_lines_are_stored_wherever_they_begin(name: str, dtype: str, tmp_path: Path) -> None:
     """Within the rows and columns of C, and nowhere else; C is read where beta is not zero."""

@@ -100,6 +100,7 @@ def test_a_module_becomes_a_binary(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(compiled)) == compiled
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("device", ["t4", "a100", "rtx4090", "h200", "b200"])
 def test_arguments_lie_where_those_of_cuda_lie(dtype: str, device: str) -> None:
