@@ -86,7 +86,13 @@ def export(made: TuningRecord, folder: Path, *options: str) -> Path:
 
 
 @needs_cmake
-@pytest.mark.parametrize(("family", "dtype"), [("goto", "float32"), ("unrolled", "float64")])
+@pytest.mark.parametrize(
+    ("family", "dtype"),
+    [
+        pytest.param("goto", "float32", marks=pytest.mark.thorough),
+        ("unrolled", "float64"),
+    ],
+)
 def test_a_program_in_c_checks_itself(tmp_path: Path, family: str, dtype: str) -> None:
     made = stored(family, Gemm(33, 29, 41, dtype=dtype, threads=1))
     folder = export(made, tmp_path / "out")
@@ -154,6 +160,13 @@ def picking() -> Any:
     )
 
 
+CASES = [
+    # A product's programs are tested above.
+    pytest.param(each, marks=pytest.mark.thorough if each == "gemm_bias_relu" else [])
+    for each in (*OWN, "damped_rows", *STRUCTURED)
+]
+
+
 def own(case: str) -> tuple[TuningRecord, Path]:
     """A record of an operation that the engine does not know, and the folder of its family."""
     if case == "damped_rows":
@@ -171,8 +184,8 @@ def own(case: str) -> tuple[TuningRecord, Path]:
 
 
 @needs_cmake
-@pytest.mark.sampled(3)
-@pytest.mark.parametrize("case", [*OWN, "damped_rows", *STRUCTURED])
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", CASES)
 def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
     made, families = own(case)
     folder = export(made, tmp_path / "out", "--families", str(families))
@@ -193,7 +206,7 @@ def test_any_operation_is_a_program_in_c(tmp_path: Path, case: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("case", [*OWN, "damped_rows", *STRUCTURED])
+@pytest.mark.parametrize("case", CASES)
 def test_any_operation_is_a_module(tmp_path: Path, case: str) -> None:
     made, families = own(case)
     folder = export(made, tmp_path / "out", "--families", str(families), "--format", "python")
@@ -255,6 +268,7 @@ def of_logarithms(x: Any, y: Any, way: int) -> None:
         y[i] = np.log(x[i])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["cpp", "python"])
 @pytest.mark.parametrize(
     ("said", "why"),
@@ -326,7 +340,7 @@ raise AssertionError
 """
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", [each for each in STRUCTURED if each in DESCRIBED])
 def test_modules_are_called_as_kernels_are(tmp_path: Path, case: str) -> None:
     inputs, scalars, wanted = operands(case)
@@ -369,7 +383,7 @@ def test_operands_are_drawn_alike_everywhere(dtype: str) -> None:
         assert abs(found.std(dtype=float) - 3**-0.5) < 0.05
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.thorough), 2])
 def test_a_module_needs_no_autotune(tmp_path: Path, threads: int) -> None:
     made = stored("loops", Gemm(20, 30, 10, threads=threads), threads=threads, order="ikj")
     folder = export(made, tmp_path / "out", "--format", "python")

@@ -260,7 +260,7 @@ def test_a_module_of_any_operation_launches_on_arrays(tmp_path: Path, driver: Pa
     ("name", "shape", "family"),
     [
         ("batched_gemm", (64, 64, 64, 64), ""),
-        ("gemm_bias_relu", (40, 70, 50), "pipelined"),
+        pytest.param("gemm_bias_relu", (40, 70, 50), "pipelined", marks=pytest.mark.thorough),
         ("row_sum", (40, 70), ""),
         ("stencil", (33, 50), ""),
         ("dots", (40, 70), ""),

@@ -37,6 +37,7 @@ print("loaded")
 """
 
 
+@pytest.mark.thorough
 def test_what_is_never_freed_is_told_of() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
     told, loaded = done.stdout.splitlines()
@@ -49,6 +50,7 @@ def test_what_is_never_freed_is_told_of() -> None:
 CHECK = Path(__file__).with_name("check_blocks.py")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_what_a_rank_must_not_do_is_told_on_all(ranks: int) -> None:
     done = run_ranks(ranks, str(CHECK))

@@ -136,11 +136,14 @@ def marked(mark: str) -> list[int]:
 OTHERS = (
     "bad argument",
     "rank 0 stopped early",
+    "rank 1 stopped early",
     "rank 0 stopped between requests",
     "rank 1 stopped in a request",
+    "rank 0 hangs in native code",
     "rank 1 never loads",
     "rank 1 raises before load",
     "rank 1 ends between calls",
+    "rank 1 stopped between calls",
     "rank 1 ends a wait early",
 )
 """Their like are among the rest."""
@@ -188,7 +191,12 @@ def test_a_rank_that_is_busy_is_named_and_waited_for(shared_cache: Path, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "scenario", ["rank 0 is late for a roll", "all wait", "rank 1 is refused"]
+    "scenario",
+    [
+        "rank 0 is late for a roll",
+        pytest.param("all wait", marks=pytest.mark.thorough),
+        "rank 1 is refused",
+    ],
 )
 def test_nobody_is_ended_where_all_ranks_come(scenario: str, shared_cache: Path) -> None:
     ended = run([(*ENDINGS, scenario)] * 2, shared_cache)

@@ -28,7 +28,9 @@ FAMILIES = {"gpu_cannon", "gpu_grid", "gpu_reduction", "gpu_summa"}
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("transport", sorted(TRANSPORTS))
-@pytest.mark.parametrize(("ranks", "count"), [(2, 2), (4, 1)])
+@pytest.mark.parametrize(
+    ("ranks", "count"), [(2, 2), pytest.param(4, 1, marks=pytest.mark.thorough)]
+)
 def test_products_are_right_by_every_transport(
     transport: str, ranks: int, count: int, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ def _ends(values: tuple[object, ...]) -> tuple[object, object]:
     return values[0], values[-1]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("ranks", "arguments", "told"),
     [

@@ -53,6 +53,7 @@ def test_distributed_operands_are_measured_where_they_are(own_cache: Path) -> No
         assert "the master holds the operands" in refused.reason
 
 
+@pytest.mark.thorough
 def test_ranks_that_are_lost_between_trials_cost_none(own_cache: Path) -> None:
     ranks = World(2)
     target = MpiTarget(2, "root", ranks)

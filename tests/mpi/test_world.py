@@ -46,6 +46,13 @@ def world() -> Iterator[World]:
         yield world
 
 
+@pytest.fixture(scope="module")
+def idle() -> Iterator[World]:
+    """For tests after which its ranks are as they were."""
+    with World(RANKS) as world:
+        yield world
+
+
 def setup(folder: Path) -> Setup:
     return Setup(Gemm(20, 30, 10, dtype="float64"), Effort(budget_s=0.01), folder, False, seed=0)
 
@@ -95,10 +102,10 @@ def gone(processes: list[int]) -> bool:
     return until(lambda: not any(map(alive, processes)))
 
 
-def test_no_rank_spins_in_anothers_way(world: World) -> None:
+def test_no_rank_spins_in_anothers_way(idle: World) -> None:
     # Idle threads of OpenBLAS look at the variable when the library is loaded.
-    world.describe()
-    started = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in members(world)]
+    idle.describe()
+    started = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in members(idle)]
     assert all(b"OPENBLAS_THREAD_TIMEOUT=20" in variables for variables in started)
 
 
@@ -186,15 +193,15 @@ def test_the_end_of_a_run_costs_the_ranks_and_no_time(world: World, tmp_path: Pa
     assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
 
 
-def test_a_program_that_does_not_import_costs_no_rank(world: World, tmp_path: Path) -> None:
-    world.call(setup(tmp_path), LIMIT_S)
-    before = members(world)
+def test_a_program_that_does_not_import_costs_no_rank(idle: World, tmp_path: Path) -> None:
+    idle.call(setup(tmp_path), LIMIT_S)
+    before = members(idle)
     broken = MpiProgram(Source("import nowhere_to_be_found", "gemm", (), "mpi"), "broken", None)
-    reply = world.call(Evaluate(broken, "ieee", None, 0.01), LIMIT_S)
+    reply = idle.call(Evaluate(broken, "ieee", None, 0.01), LIMIT_S)
     assert isinstance(reply, Evaluated)
     assert reply.measurement.outcome is Outcome.COMPILE_FAILED
     assert "nowhere_to_be_found" in reply.measurement.reason
-    assert members(world) == before
+    assert members(idle) == before
 
 
 def test_the_ranks_outlive_requests_and_end_with_the_world(tmp_path: Path) -> None:
@@ -210,14 +217,14 @@ def test_the_ranks_outlive_requests_and_end_with_the_world(tmp_path: Path) -> No
     assert world.pid is None
 
 
-def test_idle_ranks_sleep(world: World) -> None:
-    world.describe()
+def test_idle_ranks_sleep(idle: World) -> None:
+    idle.describe()
 
     def asleep(pid: int) -> bool:
         # Who polls without a pause runs, or waits for a core to run on, whenever one looks.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
-    assert until(lambda: all(map(asleep, members(world))))
+    assert until(lambda: all(map(asleep, members(idle))))
 
 
 def test_no_rank_outlives_a_parent_that_is_killed_at_their_start(tmp_path: Path) -> None:
@@ -303,7 +310,7 @@ def starter(folder: Path, deed: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("deed", ["", "-STOP"])
+@pytest.mark.parametrize("deed", ["", pytest.param("-STOP", marks=pytest.mark.thorough)])
 def test_a_lost_mpiexec_costs_one_request(world: World, tmp_path: Path, deed: str) -> None:
     assert world.call(setup(tmp_path), LIMIT_S) is None
     before = members(world)
