@@ -252,7 +252,7 @@ class RunningConformance(TargetConformance):
             self.check(library)
 
     def test_what_was_tuned_is_loaded(self, target: Target) -> None:
-        result = tune(PROBLEM, target=target, trials=3, timeout=60, effort=BRIEF)
+        result = tune(PROBLEM, target=target, trials=1, timeout=60, effort=BRIEF)
         assert result.target == target.name
         assert result.best.target == target.name
         loaded = load(PROBLEM, target)
@@ -338,7 +338,7 @@ class TestMpi(TargetConformance):
     def test_what_was_tuned_is_found(self, target: Target) -> None:
         from autotune.targets import look_up
 
-        result = tune(PROBLEM, target=target, trials=2, timeout=60, effort=BRIEF)
+        result = tune(PROBLEM, target=target, trials=1, timeout=60, effort=BRIEF)
         found = look_up(PROBLEM, target, match="exact").match.record
         assert found is not None
         assert found.id == result.serving.id
