@@ -17,7 +17,7 @@ from autotune.measuring.evaluator import Effort
 
 EPSILON = 1e-6
 BRIEF: dict[str, Any] = {
-    "trials": 2,
+    "trials": 1,
     "timeout": 250.0,
     "workers": 1,
     "effort": Effort(budget_s=0.02, finals_s=0.1),

@@ -29,7 +29,7 @@ def test_a_kernel_is_tuned_cached_and_loaded(name: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("AUTOTUNE_TUNE", "0")
     with pytest.raises(NotTunedError, match="tuning at a call is forbidden"):
         kernel(example, "cpu")(*given)
-    kernel(example, "cpu").tune(*given, trials=3, timeout=150)
+    kernel(example, "cpu").tune(*given, trials=1, timeout=150)
     for each in (example, module(name)):  # another one, as in another process
         found = kernel(each, "cpu")(*(operand.copy() for operand in given))
         agree(found, wanted, 1e-12, least=name == "quantisation")
@@ -45,7 +45,7 @@ def test_every_source_compiles(path: str) -> None:
     family = catalog("cuda", own.name, [own.folder])[own.name]
     problem = own.problem(**dict.fromkeys(own.operation.sizes, 7))
     rng = np.random.default_rng(11)
-    for case, dtype in zip(cases_of(problem)[:4], itertools.cycle(family.dtypes), strict=False):
+    for case, dtype in zip(cases_of(problem)[:2], itertools.cycle(family.dtypes), strict=False):
         values = valid(family, own.operation.at(case.sizes, dtype=dtype), rng)
         chosen = {each.name: values[each.name] for each in family.parameters}
         assert compile_cuda(render(family, chosen, dtype=dtype).text, "sm_90")

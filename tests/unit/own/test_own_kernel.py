@@ -492,6 +492,7 @@ def test_a_template_is_taken_as_it_is(tmp_path: Path) -> None:
 # ---- Arguments in any order
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("takes", [("x", "n", "b", "m", "c"), ("c", "ldc", "x", "b", "ldb", "n")])
 def test_kernels_take_what_their_operation_says(takes: tuple[str, ...], tmp_path: Path) -> None:
     operation = Operation(
