@@ -208,6 +208,7 @@ def test_the_first_call_tunes_and_all_others_load(cache: Path) -> None:
     assert f"autotune: gemv 24x16-float32 on cpu: {record.candidate}, EXACT\n" in error
 
 
+@pytest.mark.thorough
 def test_a_function_may_be_the_reference_and_threads_share_loops(cache: Path) -> None:
     kernel = damping(cache=cache, **BRIEF)
     rng = np.random.default_rng(1)

@@ -317,9 +317,10 @@ def test_a_server_that_goes_away_is_one_line(
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize("elsewhere", [False, True], ids=["here", "on other hosts"])
-@pytest.mark.parametrize("storage", ["postgresql", "journal"])
+@pytest.mark.parametrize(
+    "storage", [pytest.param("postgresql", marks=pytest.mark.thorough), "journal"]
+)
 def test_what_killed_workers_held_is_measured_by_those_that_live(
     storage: str, elsewhere: bool, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
@@ -378,7 +379,7 @@ def test_a_winner_is_verified_and_timed_again_where_it_lands(
         problem,
         target="cpu",
         device=None,
-        families=["blocked"],
+        families=["loops"],
         extra_families=(),
         cache=tmp_path / "elsewhere",
         options={},
@@ -391,7 +392,7 @@ def test_a_winner_is_verified_and_timed_again_where_it_lands(
     result = tune(
         problem,
         target="cpu",
-        families=["blocked"],
+        families=["loops"],
         cache=tmp_path / "here",
         storage=server.url,
         study="landed",

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow
 
 PROBLEM = Gemm(40, 24, 32, threads=1)
 BRIEF = Effort(budget_s=0.02)
-OPTIONS = ["--shape", "40x24x32", "--threads", "1", "--target", "cpu", "--family", "blocked"]
+OPTIONS = ["--shape", "40x24x32", "--threads", "1", "--target", "cpu", "--family", "loops"]
 
 
 def swept(result: SweepResult) -> list[str]:
@@ -48,9 +48,7 @@ def cache(
 
 
 def brief_sweep(cache: Path, effort: Effort = BRIEF, **options: Any) -> SweepResult:
-    return sweep(
-        PROBLEM, target="cpu", families=["blocked"], cache=cache, effort=effort, **options
-    )
+    return sweep(PROBLEM, target="cpu", families=["loops"], cache=cache, effort=effort, **options)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +91,7 @@ def test_a_sweep_knows_the_library_that_it_met(whole: SweepResult) -> None:
 
 
 def test_a_complete_sweep_comes_back_at_once(whole: SweepResult, cache: Path) -> None:
-    again = sweep(PROBLEM, target="cpu", families=["blocked"], cache=cache)
+    again = sweep(PROBLEM, target="cpu", families=["loops"], cache=cache)
     assert again.measured == whole.measured
     stored = TuningCache(cache / "tuning.sqlite").measurements(study=whole.study)
     assert len(stored) == whole.size
@@ -144,6 +142,7 @@ def gone_on(command: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str,
     return dict(document)
 
 
+@pytest.mark.thorough
 def test_a_killed_sweep_goes_on_where_it_was(
     whole: SweepResult, warm_cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -194,7 +193,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("racing", [(), ("--racing",)])
+@pytest.mark.parametrize("racing", [(), pytest.param(("--racing",), marks=pytest.mark.thorough)])
 def test_what_a_study_was_told_and_the_cache_was_not_is_stored_by_the_next(
     whole: SweepResult,
     warm_cache: Path,
@@ -288,7 +287,7 @@ def test_a_sweep_keeps_raw_samples_and_where_they_are_from(
     candidate = Searcher(space, "random", 0).ask()
     assert read_recorded(file).value(candidate) is not None
     assert read_recorded(file).noise > 0
-    rough = tune(PROBLEM, target="cpu", families=["blocked"], cache=cache, trials=2, effort=BRIEF)
+    rough = tune(PROBLEM, target="cpu", families=["loops"], cache=cache, trials=2, effort=BRIEF)
     assert not any(each.measurement.samples for each in rough.trials)
 
 

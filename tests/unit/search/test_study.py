@@ -506,9 +506,14 @@ class TestWorkers:
     """
 
     @pytest.mark.slow
-    @pytest.mark.sampled(2)
-    @pytest.mark.parametrize("database", [False, True], ids=["journal", "sqlite"])
-    @pytest.mark.parametrize("sampler", ["exhaustive", "tpe"])
+    @pytest.mark.parametrize(
+        "database",
+        [False, pytest.param(True, marks=pytest.mark.thorough)],
+        ids=["journal", "sqlite"],
+    )
+    @pytest.mark.parametrize(
+        "sampler", [pytest.param("exhaustive", marks=pytest.mark.thorough), "tpe"]
+    )
     def test_processes_share_a_study_without_duplicates(
         self, database, sampler, tmp_path, run_child
     ):
@@ -550,7 +555,7 @@ class TestInterrupts:
         child = run_child(
             """
             import itertools
-            space = SearchSpace({"x": list(range(100000))})
+            space = SearchSpace({"x": list(range(20000))})
             with open_study(space, None, "study", Path(sys.argv[1]), "random") as study:
                 for number in itertools.count():
                     study.tell(study.ask(), Measurement(Outcome.OK, 1e-3))
@@ -567,7 +572,7 @@ class TestInterrupts:
         assert not list(tmp_path.glob("*.lock"))
         lines = (tmp_path / "study.log").read_text().splitlines()
         assert all(json.loads(line) for line in lines)
-        with opened(tmp_path, SearchSpace({"x": list(range(100000))})) as study:
+        with opened(tmp_path, SearchSpace({"x": list(range(20000))})) as study:
             states = {record.state for record in study.trials}
             assert "RUNNING" not in states
             assert len(study.measured()) >= 15

@@ -70,6 +70,7 @@ def test_a_list_that_grows_is_the_same_run(tmp_path: Path) -> None:
     assert first.digest == second.digest
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("undisturbed")
 def test_what_was_tuned_is_kept_when_shapes_are_added(
