@@ -212,7 +212,9 @@ def test_what_may_not_be_written_is_said(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sweep -o", "tune --export", "replay --csv"])
+@pytest.mark.parametrize(
+    "name", ["sweep -o", pytest.param("tune --export", marks=pytest.mark.thorough), "replay --csv"]
+)
 def test_what_fails_at_the_end_is_said_after_the_result(
     capsys: pytest.CaptureFixture[str], warm_cache: Path, name: str
 ) -> None:

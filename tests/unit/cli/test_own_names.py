@@ -33,7 +33,7 @@ def test_commands_take_a_kernel_by_name(
     before = said("emit", OBJECT)  # of some shape, where none is given
     assert said("emit", f"{EXAMPLES / 'kernels' / 'transposition.py'}:transposition") == before
     assert "def transposition_of_arrays" in before
-    tuned = said("tune", OBJECT, "--shape", "60x70", "--trials", "2", "--timeout", "150", "--json")
+    tuned = said("tune", OBJECT, "--shape", "60x70", "--trials", "1", "--timeout", "150", "--json")
     ((id_, study),) = ((each["id"], each["study"]) for each in json.loads(tuned))
     # The cache knows the kernel now.
     assert "transposition  (transposition on cpu" in said("families")

@@ -57,6 +57,7 @@ def shell(line: str, cache: Path, **environment: str) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.sampled(6)
 @every_command
 @pytest.mark.parametrize(("where", "why"), [(">/dev/full", "No space left"), (">&-", "closed")])
 def test_what_cannot_be_printed_is_one_line(
@@ -70,6 +71,7 @@ def test_what_cannot_be_printed_is_one_line(
     assert not any("Traceback" in note or "Exception" in note for note in notes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("end", ["2>&-", "2>/dev/full"])
 @pytest.mark.parametrize(
     ("command", "code"), [("cache list", 0), ("nonsense", 2), ("cache show feed", 2)]
@@ -109,7 +111,7 @@ def test_a_closed_pipe_is_quiet(cache: Path, command: str) -> None:
     ],
 )
 def test_a_run_without_streams_stores_what_it_finds(warm_cache: Path, end: str, code: int) -> None:
-    run = "--target cpu --family loops --shape 8x8x8 --trials 1 --workers 1"
+    run = "--target cpu --family loops --shape 8x8x8 --threads 1 --trials 1 --workers 1"
     done = shell(f"PYTHON {BRIEF} tune {run} {end}", warm_cache)
     assert (done.returncode, done.stderr) == (code, "")
     database = CacheLocations.at(warm_cache).database

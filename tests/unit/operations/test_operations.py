@@ -374,7 +374,14 @@ def test_it_is_tuned_stored_verified_and_loaded(
     assert f"{name} {'x'.join(map(str, asked.shape))}-float32" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # All families of products, which tests of epilogues and of spaces are about.
+        pytest.param(each, marks=pytest.mark.thorough if each == "gemm_bias_relu" else [])
+        for each in SHAPES
+    ],
+)
 def test_it_is_counted_and_emitted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shape = ["--shape", "x".join(map(str, SHAPES[name])), "--families", str(FOLDER)]
     for target in ("cpu", "cuda"):

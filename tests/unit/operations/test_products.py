@@ -107,12 +107,11 @@ def test_kernels_are_verified_against_the_formula(
     lie = replace(wanted.defined, result=Formula("maximum(alpha * A @ B + beta * C, 0)"))
     family = families["rows"]
     candidate = Candidate("rows", family.default(wanted, device.limits))
-    for defined, outcome in ((wanted.defined, Outcome.OK), (lie, Outcome.WRONG_RESULT)):
-        asked = replace(wanted, defined=defined)
-        known = {"rows": replace(family, defined=defined)}
-        programs = ProgramCache(CacheLocations.at(warm_cache).programs)
-        with CpuEvaluator(Work(asked, known, device, programs, QUICK)) as evaluator:
-            assert evaluator.evaluate(candidate, None).outcome is outcome
+    asked = replace(wanted, defined=lie)
+    known = {"rows": replace(family, defined=lie)}
+    programs = ProgramCache(CacheLocations.at(warm_cache).programs)
+    with CpuEvaluator(Work(asked, known, device, programs, QUICK)) as evaluator:
+        assert evaluator.evaluate(candidate, None).outcome is Outcome.WRONG_RESULT
 
 
 @pytest.mark.thorough

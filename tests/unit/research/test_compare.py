@@ -100,9 +100,8 @@ def test_a_folder_has_a_page_its_charts_and_its_tables(
     assert {strongest["parameter"], strongest["with"]} == {"x", "y"}
 
 
-def test_recordings_of_one_name_and_bad_usage(
-    tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.thorough
+def test_recordings_of_one_name_are_told_apart(tmp_path: Path, own_cache: Path) -> None:
     pytest.importorskip("vl_convert")
     (tmp_path / "other").mkdir()
     files = [recording(tmp_path / "a.json", 3), recording(tmp_path / "other" / "a.json", 5)]
@@ -111,6 +110,14 @@ def test_recordings_of_one_name_and_bad_usage(
     assert main(["compare", *map(str, files), *samplers, "--out", str(folder), "-q"]) == 0
     assert [row["space"] for row in table(folder, "scores")] == ["a", "a (2)"]
     assert (folder / "curves-a-2-.svg").is_file()
+
+
+def test_bad_usage_is_one_line(
+    tmp_path: Path, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("vl_convert")
+    (tmp_path / "other").mkdir()
+    files, folder = [recording(tmp_path / "a.json", 3)], tmp_path / "out"
     name = datasets.names()[0]
     for bad, message in (
         (["--out", str(files[0])], "cannot make the folder"),

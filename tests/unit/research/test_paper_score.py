@@ -109,6 +109,7 @@ def test_cheap_evaluations_score_by_the_clock() -> None:
     assert fast.aggregate_s > slow.aggregate_s
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "name", ["h100-tiled-2048", "h100-tiled-256x4096x4096", "zen4-blocked-96x1024x96", ""]
 )

@@ -82,7 +82,7 @@ def test_workers_are_as_many_as_a_quota_allows(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_model_beats_random_search_on_a_bowl() -> None:
-    summaries = dict(replay(bowl(), ["tpe", "random"], trials=30, seeds=6))
+    summaries = dict(replay(bowl(), ["tpe", "random"], trials=30, seeds=6, workers=1))
     assert summaries["tpe"].score > summaries["random"].score
 
 
@@ -95,8 +95,8 @@ def test_a_prior_of_another_device_saves_evaluations() -> None:
         ],
         name="elsewhere",
     )
-    [(_, without)] = replay(recorded, ["auto"], trials=30, seeds=3)
-    [(_, informed)] = replay(recorded, ["auto"], trials=30, seeds=3, prior=[elsewhere])
+    [(_, without)] = replay(recorded, ["auto"], trials=30, seeds=3, workers=1)
+    [(_, informed)] = replay(recorded, ["auto"], trials=30, seeds=3, workers=1, prior=[elsewhere])
     assert informed.score > without.score
     assert informed.n95 is not None
     assert without.n95 is None or informed.n95 < without.n95
@@ -130,6 +130,7 @@ def test_json_and_csv_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixtu
     curves = tmp_path / "curves.csv"
     arguments = ["replay", *files, "--sampler", "random", "--sampler", "auto", "--trials", "15"]
     arguments += ["--prior", files[1], "--seeds", "2", "--json", "--csv", str(curves)]
+    arguments += ["--workers", "1"]
     assert main(arguments) == 0
     documents = json.loads(capsys.readouterr().out)
     assert [(d["file"], d["sampler"]) for d in documents] == [
@@ -195,6 +196,7 @@ def test_a_space_that_tells_nothing_has_no_score(
     (tmp_path / "few.json").write_text(json.dumps(few))
     files = [str(tmp_path / "few.json"), str(replay_file(tmp_path / "many.json"))]
     arguments = ["replay", *files, "--sampler", "random", "--seeds", "2", "--trials", "20"]
+    arguments += ["--workers", "1"]
     assert main(arguments) == 0
     out, err = capsys.readouterr()
     [row] = [line.split() for line in out.splitlines() if line.startswith("few  ")]
