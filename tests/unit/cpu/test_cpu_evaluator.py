@@ -248,7 +248,7 @@ print(numba.threading_layer())
 """
 
 
-@pytest.mark.parametrize("layer", ["workqueue", "omp"])
+@pytest.mark.parametrize("layer", ["workqueue", pytest.param("omp", marks=pytest.mark.thorough)])
 def test_python_threads_may_share_a_kernel_on_every_layer(
     layer: str, family: KernelFamily, programs: ProgramCache
 ) -> None:

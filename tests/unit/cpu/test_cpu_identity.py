@@ -388,11 +388,13 @@ def output_of(before: str = "", **variables: str) -> str:
     ).strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no processor affinity here")
 def test_a_kernel_is_loaded_with_the_threads_that_affinity_leaves(tuned: Configuration) -> None:
     assert output_of("os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})") == CAPPED
 
 
+@pytest.mark.thorough
 def test_a_kernel_is_loaded_with_the_threads_that_numba_has(tuned: Configuration) -> None:
     assert output_of(NUMBA_NUM_THREADS="1") == CAPPED
 

@@ -112,7 +112,7 @@ def mapped(array: NDArray[Any], folder: Path) -> NDArray[Any]:
     return place
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("arrange", [np.copy, padded, read_only], ids=lambda each: each.__name__)

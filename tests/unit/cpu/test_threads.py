@@ -153,6 +153,7 @@ print("followed")
     assert run(program) == "followed"
 
 
+@pytest.mark.thorough
 @lent
 def test_a_thread_that_has_ended_is_replaced() -> None:
     program = """
@@ -219,6 +220,7 @@ print("over", flush=True)
     assert run(program) == "over"
 
 
+@pytest.mark.thorough
 @lent
 def test_threads_of_openblas_keep_their_affinity() -> None:
     # What a kernel's loop does to a thread on its caller's processor (`keep_apart`) ends with it.
@@ -250,6 +252,7 @@ print([sorted(os.sched_getaffinity(each)) == usable[:1] for each in workers])
     assert set(run(program).strip("[]").split(", ")) == {"True"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "environment", [{"NUMBA_THREADING_LAYER": "workqueue"}, {"OPENBLAS_NUM_THREADS": "1"}]
 )
@@ -279,6 +282,7 @@ print(environment.get("GOMP_SPINCOUNT"), os.environ.get("GOMP_SPINCOUNT"))
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("given", "told"),
     [
@@ -337,6 +341,7 @@ for rows in (300, 301):
 """
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("variable", "value", "told"),
     [

@@ -133,7 +133,7 @@ print(said)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
-@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+@pytest.mark.parametrize("layer", ["omp", pytest.param("workqueue", marks=pytest.mark.thorough)])
 def test_a_child_by_fork_calls_and_loads_threaded_kernels(tmp_path: Path, layer: str) -> None:
     script = FORKS.format(tests=str(TESTS))
     for first in ("loaded", "called"):

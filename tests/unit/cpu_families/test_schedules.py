@@ -241,7 +241,7 @@ print(numba.threading_layer())
 """
 
 
-@pytest.mark.parametrize("layer", ["omp", "workqueue"])
+@pytest.mark.parametrize("layer", ["omp", pytest.param("workqueue", marks=pytest.mark.thorough)])
 def test_schedules_hold_on_every_threading_layer(
     layer: str, kernels: Mapping[tuple[str, int], CpuKernel]
 ) -> None:

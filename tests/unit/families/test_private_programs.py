@@ -240,6 +240,7 @@ TELL = (
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("environment", "settings"),
     [

@@ -321,6 +321,7 @@ def test_processors_at_their_peak_are_plausible(
     assert ceiling.least_s(problem, "strassen") < problem.flops * 0.875**10 / rate + best_s
 
 
+@pytest.mark.sampled(6)
 @given(m=SIZES, n=SIZES, k=SIZES)
 @pytest.mark.parametrize("name", GPUS)
 def test_gpus_at_their_peak_are_plausible(name: str, m: int, n: int, k: int) -> None:

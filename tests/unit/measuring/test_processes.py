@@ -163,6 +163,7 @@ def test_large_requests_and_replies_pass(worker: WorkerProcess) -> None:
     assert worker.call(("echo", payload), LONG_S) == payload
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("request_", "kind", "reason"),
     [
@@ -364,6 +365,7 @@ def test_where_no_thread_can_be_started_it_is_said(monkeypatch: pytest.MonkeyPat
 OPTIONS = ("isolated", "ignore_environment", "no_user_site", "safe_path", "optimize", "utf8_mode")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "options", [["-I"], ["-E", "-s", "-P"], ["-O", "-X", "utf8", "-W", "ignore::Warning"]]
 )
@@ -703,6 +705,7 @@ def parent(ending: str) -> str:
     return PARENT.format(tests=str(Path(__file__).parent), ending=ending)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
 def test_no_orphan_is_left_when_the_parent(ending: str, tmp_path: Path) -> None:
     pid, _ = run_parent(["-c", parent(ending)], None, tmp_path)

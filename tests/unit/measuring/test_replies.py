@@ -313,6 +313,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     assert folder.is_dir()
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("deed", "told"), TOLD.items())
 def test_what_a_request_changes_is_told_and_its_process_replaced(
     worker: WorkerProcess, deed: str, told: str

@@ -31,6 +31,7 @@ def test_one(number):
 """
 
 
+@pytest.mark.thorough
 def test_modules_stay_in_one_process_and_long_ones_begin(tmp_path: Path) -> None:
     (tmp_path / "tests").mkdir()
     for path in (TESTS.parent / "pyproject.toml", *TESTS.glob("*.py")):
@@ -164,6 +165,7 @@ def test_killed():
 """
 
 
+@pytest.mark.thorough
 def test_what_has_the_device_alone_takes_turns(tmp_path: Path) -> None:
     """Of a device that nobody needs: beside a test that is alone no other one has it."""
     shutil.copy(TESTS / "device_turns.py", tmp_path)

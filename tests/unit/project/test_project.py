@@ -43,6 +43,15 @@ FACES = sorted(
 )
 
 
+@pytest.fixture(scope="module")
+def parsed() -> dict[Path, list[ast.AST]]:
+    """All nodes of every file."""
+    return {
+        path: [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
 def test_importing_autotune_is_light() -> None:
     script = f"import autotune, sys; print(*(set({HEAVY!r}) & sys.modules.keys()))"
     loaded = subprocess.run(
@@ -93,9 +102,9 @@ def test_a_framework_that_is_missing_is_said(package: str, library: str) -> None
     assert f"{package} needs" in said.stdout
 
 
-def test_imports_are_absolute() -> None:
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def test_imports_are_absolute(parsed: dict[Path, list[ast.AST]]) -> None:
+    for path, nodes in parsed.items():
+        for node in nodes:
             if isinstance(node, ast.ImportFrom):
                 assert node.level == 0, f"{path}:{node.lineno}"
 
@@ -114,10 +123,10 @@ def test_emitted_programs_import_one_module_of_the_engine() -> None:
 CLAUSES = ("What", "Whether", "How", "Which", "Whoever")
 
 
-def test_docstrings_begin_with_no_relative_clause() -> None:
+def test_docstrings_begin_with_no_relative_clause(parsed: dict[Path, list[ast.AST]]) -> None:
     faults = []
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for path, nodes in parsed.items():
+        for node in nodes:
             # Those of modules, classes and functions, and what stands below a constant.
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 text = str(node.value.value)
@@ -201,13 +210,12 @@ def test_the_installed_release_is_one_that_was_tried() -> None:
     )
 
 
-def test_nobody_else_uses_them() -> None:
+def test_nobody_else_uses_them(parsed: dict[Path, list[ast.AST]]) -> None:
     """What an object of ours calls by such a name (`self._storage`) is its own."""
-    package = Path(autotune.__file__).parent
-    for path in package.rglob("*.py"):
-        if path == package / "search" / "internals.py":
+    for path, nodes in parsed.items():
+        if path == PACKAGE / "search" / "internals.py":
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes:
             if isinstance(node, ast.Attribute) and node.attr in PRIVATE:
                 own = isinstance(node.value, ast.Name) and node.value.id == "self"
                 assert own, f"{path}:{node.lineno} uses {node.attr}"

@@ -257,7 +257,9 @@ def test_threads_lose_nothing(listed: Path) -> None:
     assert weights(listed) == {"4x4x4-float32": 4001}
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method", ["fork", pytest.param("spawn", marks=pytest.mark.thorough), "forkserver"]
+)
 def test_children_count_for_themselves(listed: Path, tmp_path: Path, method: str) -> None:
     script = tmp_path / "program.py"
     script.write_text(
@@ -288,7 +290,7 @@ def test_a_process_that_is_killed_loses_less_than_half(listed: Path) -> None:
 def test_a_list_that_cannot_be_written_ends_no_program(tmp_path: Path) -> None:
     os.environ[VARIABLE] = str(tmp_path / "missing" / "shapes.jsonl")
     try:
-        done = run("use(10)\nload(Gemm(3, 3, 3), 'cpu', match='nearest')")
+        done = run("use(10)\nload(Gemm(4, 4, 4), 'cpu', match='nearest')")
     finally:
         del os.environ[VARIABLE]
     assert done.returncode == 0

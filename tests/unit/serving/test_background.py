@@ -130,7 +130,9 @@ def test_what_is_on_disk_is_not_compiled(tmp_path: Path) -> None:
         assert done.stdout == " None\n", done.stderr
 
 
-@pytest.mark.parametrize("way", ["argument", "variable", "exact"])
+@pytest.mark.parametrize(
+    "way", ["argument", pytest.param("variable", marks=pytest.mark.thorough), "exact"]
+)
 def test_it_compiles_at_once_where_that_is_asked_for(
     tmp_path: Path, imports: list[str], monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
@@ -313,13 +315,13 @@ def test_what_is_half_compiled_is_waited_for_by_nobody(tmp_path: Path, imports: 
 @pytest.mark.usefixtures("on")
 @pytest.mark.slow
 def test_the_library_computes_meanwhile_though_another_program_is_here() -> None:
-    family, device = load_families(target="cpu")["goto"], read_cpu()
+    family, device = load_families(target="cpu")["unrolled"], read_cpu()
     problem = Gemm(200, 200, 200, threads=1)
     default = family.default(problem, CpuTarget().device(problem).limits)
-    slow, fast = (Configuration({**default, "ty": ty}) for ty in (8, default["ty"]))
+    slow, fast = (Configuration({**default, "unroll": unroll}) for unroll in (2, 4))
     entries = tuple(
         Entry(
-            family="goto",
+            family="unrolled",
             family_digest=family.digest,
             layout="nn",
             configuration=configuration,
