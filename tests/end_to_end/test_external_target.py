@@ -124,6 +124,7 @@ def test_what_tune_prints_loads_it(site: Path) -> None:
     assert run(site, "-c", program).stdout.split() == ["toy", "EXACT"]
 
 
+@pytest.mark.thorough
 def test_its_options_are_its_own(site: Path) -> None:
     command = ("-m", "autotune", "space", *SHAPE)
     told = run(site, *command, "--target", "cpu", "--panel-limit", "3", code=2).stderr

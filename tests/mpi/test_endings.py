@@ -195,7 +195,7 @@ def test_a_rank_that_is_busy_is_named_and_waited_for(shared_cache: Path, tmp_pat
     [
         "rank 0 is late for a roll",
         pytest.param("all wait", marks=pytest.mark.thorough),
-        "rank 1 is refused",
+        pytest.param("rank 1 is refused", marks=pytest.mark.thorough),
     ],
 )
 def test_nobody_is_ended_where_all_ranks_come(scenario: str, shared_cache: Path) -> None:

@@ -227,6 +227,7 @@ def test_idle_ranks_sleep(idle: World) -> None:
     assert until(lambda: all(map(asleep, members(idle))))
 
 
+@pytest.mark.thorough
 def test_no_rank_outlives_a_parent_that_is_killed_at_their_start(tmp_path: Path) -> None:
     script = (
         "import sys\n"

@@ -203,6 +203,7 @@ def test_another_user_uses_roots_cache_without_a_home() -> None:
     assert "for this process alone" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_pipe_in_the_place_of_a_program_is_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

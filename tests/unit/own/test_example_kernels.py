@@ -14,8 +14,8 @@ from autotune.gpu.nvidia.nvrtc import compile_cuda
 from autotune.operations.cases import cases_of
 from autotune.targets.families import catalog
 
-FEW = ("prefix_sum", "quantisation")
-"""Of several kernels, of integers."""
+FEW = ("prefix_sum",)
+"""Of several kernels."""
 
 
 @pytest.mark.parametrize(

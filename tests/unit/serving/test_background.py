@@ -245,6 +245,7 @@ def test_threads_share_one_compilation(tmp_path: Path) -> None:
     assert all(map(is_right, kernels))
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 @pytest.mark.usefixtures("on")

@@ -217,6 +217,7 @@ def test_the_next_survey_keeps_what_the_one_before_chose(tmp_path: Path) -> None
     assert first.portfolio.fingerprint == second.portfolio.fingerprint
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("toy")
 def test_what_served_before_a_first_survey_stays_where_it_was_timed(tmp_path: Path) -> None:
     """Programs of a device like it are kept at prices of this one, and at no others."""
@@ -273,6 +274,7 @@ def test_a_survey_goes_on_with_what_it_has_measured(tmp_path: Path) -> None:
         assert list(entry.prices) == pytest.approx(expected[entry.key], rel=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("toy")
 def test_time_that_is_left_is_for_more_problems(tmp_path: Path) -> None:
     """Drawn like the others, and visited after them."""
