@@ -52,6 +52,7 @@ def test_valid_configurations_compile_and_need_what_was_predicted(
             assert int(names["registers"]) <= kernel.registers + SLACK, where
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "block"])
 def test_every_configuration_of_a_small_family_passes_the_gate(name: str) -> None:
     limits = find_gpu("h200").limits

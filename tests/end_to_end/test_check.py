@@ -93,6 +93,7 @@ def test_a_right_kernel_is_verified_and_timed_beside_its_reference(
     assert "NumPy" in answer["beside"] or "wanted" in answer["beside"]
 
 
+@pytest.mark.thorough
 def test_a_reference_that_was_disturbed_gives_no_ratio_and_a_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -59,6 +59,7 @@ def document(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(out)
 
 
+@pytest.mark.thorough
 def test_space_shows_what_the_device_prunes(capsys) -> None:
     families = document(capsys, "space", *H200, "--shape", "4096x4096x4096")
     assert {entry["family"] for entry in families} == FAMILIES.keys()
@@ -165,6 +166,7 @@ def test_numba_families_are_counted(capsys) -> None:
     assert all(0 < entry["valid"] <= entry["cartesian"] for entry in families)
 
 
+@pytest.mark.sampled(1)
 @needs_numba_cuda
 @pytest.mark.parametrize("family", sorted(NUMBA_FAMILIES))
 def test_numba_families_are_emitted_and_compiled(capsys, family: str) -> None:

@@ -74,6 +74,7 @@ def test_ranks_of_several_nodes_share_no_memory() -> None:
     assert "only ranks of one node share memory" in str(rejection)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", sorted(FAMILIES))
 def test_emitted_programs_run_by_themselves(name: str, tmp_path: Path) -> None:
     family = load_families(target="mpi")[name]

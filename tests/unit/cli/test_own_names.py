@@ -39,7 +39,7 @@ def test_commands_take_a_kernel_by_name(
     assert "transposition  (transposition on cpu" in said("families")
     assert "valid of" in said("space", "transposition", "--shape", "60x70")
     assert "tuned (transposition)" in said("bench", "transposition", "--shape", "60x70")
-    for name in (OBJECT, "transposition", id_):
+    for name in (OBJECT, id_):
         assert study in said("report", name, "-o", tmp_path / "page.html", "--json")
         folder = tmp_path / f"exported-{len(list(tmp_path.iterdir()))}"
         assert json.loads(said("export", name, folder, "--json"))["record"] == id_

@@ -382,6 +382,7 @@ def test_a_broken_template_is_the_familys_fault(programs: ProgramCache, tmp_path
         evaluator.evaluate(suspect(), None)
 
 
+@pytest.mark.thorough
 @pytest.mark.cold
 def test_no_process_is_left(family: KernelFamily, tmp_path: Path) -> None:
     programs = ProgramCache(tmp_path)

@@ -242,6 +242,7 @@ ROWS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.sampled(6)
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 40), n=st.integers(1, 300))
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 @pytest.mark.parametrize("text", ROWS)

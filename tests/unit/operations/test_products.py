@@ -98,6 +98,7 @@ def test_a_definition_that_is_wrong_is_refused(fault: str, tmp_path: Path) -> No
         load_families(target="cpu", operation="trmm", extra=[tmp_path])
 
 
+@pytest.mark.thorough
 def test_kernels_are_verified_against_the_formula(
     families: Mapping[str, KernelFamily], warm_cache: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_every_chart_has_its_table_and_its_specification(studies: list[Study]) -
     assert all(inside[-1] == "th" for inside in parsed.inside["button"] if "table" in inside)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_a_study_says_stays_text(text: str) -> None:
     study = gpu_study(count=40, seed=4)

@@ -114,6 +114,7 @@ def told(entry: Entry) -> tuple[Any, ...]:
     return entry._replace(configuration=values, details=dict(entry.details))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("form", MEASURED_FORMS)
 @settings(max_examples=40)
 @given(data=st.data())

@@ -316,13 +316,13 @@ def test_what_is_half_compiled_is_waited_for_by_nobody(tmp_path: Path, imports: 
 @pytest.mark.usefixtures("on")
 @pytest.mark.slow
 def test_the_library_computes_meanwhile_though_another_program_is_here() -> None:
-    family, device = load_families(target="cpu")["unrolled"], read_cpu()
+    family, device = load_families(target="cpu")["goto"], read_cpu()
     problem = Gemm(200, 200, 200, threads=1)
     default = family.default(problem, CpuTarget().device(problem).limits)
-    slow, fast = (Configuration({**default, "unroll": unroll}) for unroll in (2, 4))
+    slow, fast = (Configuration({**default, "ty": ty}) for ty in (8, default["ty"]))
     entries = tuple(
         Entry(
-            family="unrolled",
+            family="goto",
             family_digest=family.digest,
             layout="nn",
             configuration=configuration,
