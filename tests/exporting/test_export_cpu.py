@@ -85,6 +85,7 @@ def export(made: TuningRecord, folder: Path, *options: str) -> Path:
     return folder
 
 
+@pytest.mark.cold  # LLVM of what is compiled here: of cached code Numba tells none
 @needs_cmake
 @pytest.mark.parametrize(
     ("family", "dtype"),
@@ -183,6 +184,7 @@ def own(case: str) -> tuple[TuningRecord, Path]:
     return stored(family, problem, [folder], threads=1), folder
 
 
+@pytest.mark.cold
 @needs_cmake
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("case", CASES)
