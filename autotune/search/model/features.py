@@ -59,10 +59,12 @@ class Groups:
 
     Attributes:
         columns: for each column of the features, the number of its parameter.
+        names: of the parameters; that of the family is empty.
         values: for each parameter, how many values it has.
     """
 
     columns: NDArray[np.int64]
+    names: tuple[str, ...]
     values: NDArray[np.int64]
 
 
@@ -116,6 +118,7 @@ class FeatureMap:
         counts = [len(values) for values in self._values.values()] + [families] * (families > 0)
         self.groups = Groups(
             np.array(groups + [len(self._values)] * families, dtype=np.int64),
+            (*self._values, *([""] if families else ())),
             np.array(counts, dtype=np.int64),
         )
         members = self._members.values()

@@ -1,8 +1,9 @@
 """A Gaussian process over configurations: its kernel, fitted, and its posterior."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,7 @@ def fit(
     responses: NDArray[np.float64],
     groups: Groups,
     weight: float = WEIGHT_MEAN,
+    lengths: Mapping[str, float] = MappingProxyType({}),
 ) -> Kernel:
     """The most probable kernel, given observations.
 
@@ -140,12 +142,13 @@ def fit(
     Machine Learning", section 5.4.
 
     Responses are standardised; `groups` are those of the `FeatureMap`, a length scale each;
-    `weight` is the expected weight of a prior.
+    `weight` is the expected weight of a prior, and `lengths` are expected of parameters instead of
+    what is typical.
     """
     from scipy.optimize import minimize
 
     deviations = responses - weight * points.expectations.sum(axis=0)
-    evidence = _Evidence(points, deviations, groups)
+    evidence = _Evidence(points, deviations, groups, lengths)
     count = evidence.count
     start = np.append(evidence.middle[:-1], math.log(_FIRST_NOISE))
     found = minimize(
@@ -163,10 +166,17 @@ def fit(
 class _Evidence:
     """The negative logarithm of the posterior density of a kernel's parameters."""
 
-    def __init__(self, points: Points, responses: NDArray[np.float64], groups: Groups) -> None:
-        self.count = len(groups.values)
-        lengths = _LENGTH_OF_TWO * (groups.values / 2) ** -_SHORTENING
-        typical = [*lengths, _TYPICAL_SIGNAL, _TYPICAL_EFFECTS, _TYPICAL_NOISE]
+    def __init__(
+        self,
+        points: Points,
+        responses: NDArray[np.float64],
+        groups: Groups,
+        lengths: Mapping[str, float],
+    ) -> None:
+        self.count = len(groups.names)
+        usual = _LENGTH_OF_TWO * (groups.values / 2) ** -_SHORTENING
+        known = map(lengths.get, groups.names, usual)
+        typical = [*known, _TYPICAL_SIGNAL, _TYPICAL_EFFECTS, _TYPICAL_NOISE]
         self.middle: NDArray[np.float64] = np.log(typical)
         self._spread = np.append(np.ones(self.count + 2), _NOISE_SPREAD)
         self._responses = responses

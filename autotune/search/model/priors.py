@@ -1,6 +1,7 @@
 """Priors: what is expected of configurations before any is measured."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -18,8 +19,20 @@ _MOST_LEARNED = 256
 _MOST_FITTED = 120
 """Measurements of a prior that its process, and the process's kernel, are fitted to."""
 
-Expectation: TypeAlias = Callable[[Sequence[int]], NDArray[np.float64]]
-"""Expected logarithms of times at some rows, up to a factor and a constant; NaN: no idea."""
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What a prior expects of the rows of a space.
+
+    Attributes:
+        times: expected logarithms of times at some rows, up to a factor and a constant; NaN: no
+            idea.
+        lengths: length scales of parameters that its measurements show, by name.
+    """
+
+    times: Callable[[Sequence[int]], NDArray[np.float64]]
+    lengths: Mapping[str, float] = field(default_factory=dict)
+
 
 Estimate: TypeAlias = Callable[[Mapping[str, NDArray[np.generic]]], NDArray[np.float64]]
 """The same from columns of parameter values, by name."""
@@ -30,17 +43,17 @@ _SAYS_NOTHING = 1e-9
 
 def standardised(expectation: Expectation, rows: Sequence[int]) -> Expectation:
     """The expectation with mean 0 and standard deviation 1 over `rows`; 0 where it has no idea."""
-    expected = expectation(rows)
+    expected = expectation.times(rows)
     known = expected[np.isfinite(expected)]
     middle = float(known.mean()) if len(known) else 0.0
     spread = float(known.std()) if len(known) else 0.0
     scale = 1.0 / spread if spread > _SAYS_NOTHING * max(1.0, abs(middle)) else 0.0
 
     def scaled(rows: Sequence[int]) -> NDArray[np.float64]:
-        found = (expectation(rows) - middle) * scale
+        found = (expectation.times(rows) - middle) * scale
         return np.where(np.isfinite(found), found, 0.0)
 
-    return scaled
+    return replace(expectation, times=scaled)
 
 
 def agreement(expected: NDArray[np.float64], found: NDArray[np.float64]) -> float:
@@ -99,13 +112,17 @@ class MeasuredPrior:
         self._responses = response(times[chosen])
 
     def over(self, space: StudySpace) -> Expectation:
-        """The process's mean at the rows of a space."""
+        """The process's mean at the rows of a space, and its length scales."""
         features = FeatureMap(space, self._points)
         known = features.of_points(self._points)
         some = informative(self._responses, _MOST_FITTED)
         kernel = fit(known[some], self._responses[some], features.groups)
         posterior = Posterior(kernel, known[:0], known, len(known))
-        return lambda rows: posterior.predict(features.of(rows), self._responses)
+        names = [features.groups.names[group] for group in features.groups.columns]
+        return Expectation(
+            lambda rows: posterior.predict(features.of(rows), self._responses),
+            dict(zip(names, (1 / kernel.scales).tolist(), strict=True)),
+        )
 
 
 class EstimatedPrior:
@@ -124,11 +141,11 @@ class EstimatedPrior:
         """The estimates at the rows of a space."""
         features = FeatureMap(space)
 
-        def expectation(rows: Sequence[int]) -> NDArray[np.float64]:
+        def times(rows: Sequence[int]) -> NDArray[np.float64]:
             expected = np.full(len(rows), np.nan)
             for family, inside, columns in features.columns(rows):
                 if family in self._estimates and len(inside):
                     expected[inside] = self._estimates[family](columns)
             return expected
 
-        return expectation
+        return Expectation(times)

@@ -1,11 +1,13 @@
 """The sampler `auto`: proposes what a model of all valid configurations finds most promising."""
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
+from statistics import geometric_mean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +49,8 @@ _LOCAL_EVERY = 3
 
 _PRIOR_FITS = 20
 """Successful trials beyond which models are built without the priors: what they know is by then in
-where the search has been, and what they are wrong about would keep it there."""
+where the search has been, and what they are wrong about would keep it there. Which parameters
+matter stays true: their length scales are expected ever after."""
 
 _DOUBTED_FROM, _AGREEING = 8, 0.35
 """Successful trials from which a prior must agree with them: the least correlation."""
@@ -160,30 +163,33 @@ class ModelProposer:
         return self._surrogate
 
     def _build(self, observed: Sequence[tuple[int, float | None]]) -> Surrogate:
-        ranked = sorted((value, row) for row, value in observed if value is not None)
-        best = [row for _, row in ranked[:_CENTRES]]
+        known = [(value, row) for row, value in observed if value is not None]
+        best = [row for _, row in sorted(known)[:_CENTRES]]
         rows = drawn_rows(self._space, best, self._seed, len(observed))
-        heeded = self._agreeing(ranked)
+        trusted = self._agreeing(known[:_PRIOR_FITS])
+        heeded = trusted if len(known) <= _PRIOR_FITS else []
         stale = self._surrogate is None or self._heeded != heeded
         self._heeded = heeded
         describe = self._describe if heeded else self._map.of
         if self._candidates is None or self._success is None or rows is not None or stale:
             self._candidates = Candidates(self._space, describe, rows)
             self._success = SuccessModel(self._candidates.points, self._map.groups)
-        return Surrogate(self._candidates, self._success, describe, self._map.groups, observed)
+        lengths = _lengths(trusted)
+        groups = self._map.groups
+        return Surrogate(self._candidates, self._success, describe, groups, lengths, observed)
 
-    def _agreeing(self, ranked: Sequence[tuple[float, int]]) -> list[Expectation]:
+    def _agreeing(self, known: Sequence[tuple[float, int]]) -> list[Expectation]:
         """The priors that a model is told of: those that agree with these values and rows."""
-        if len(ranked) > _PRIOR_FITS:
-            return []
-        if len(ranked) < _DOUBTED_FROM:
+        if len(known) < _DOUBTED_FROM:
             return list(self._expectations)
-        found = response(np.array([value for value, _ in ranked]))
-        rows = [row for _, row in ranked]
-        return [each for each in self._expectations if agreement(each(rows), found) >= _AGREEING]
+        found = response(np.array([value for value, _ in known]))
+        rows = [row for _, row in known]
+        return [
+            each for each in self._expectations if agreement(each.times(rows), found) >= _AGREEING
+        ]
 
     def _describe(self, rows: Sequence[int]) -> Points:
-        expected = np.array([expectation(rows) for expectation in self._heeded])
+        expected = np.array([expectation.times(rows) for expectation in self._heeded])
         return replace(self._map.of(rows), expectations=expected.astype(np.float32))
 
     @cached_property
@@ -205,7 +211,7 @@ class ModelProposer:
     def _favourites(self) -> list[int]:
         """The rows that the priors together think best of."""
         rows = self._sample
-        total = sum((expect(rows) for expect in self._expectations), np.zeros(len(rows)))
+        total = sum((each.times(rows) for each in self._expectations), np.zeros(len(rows)))
         return [rows[at] for at in np.argsort(total, kind="stable")[:_FAVOURITES].tolist()]
 
     def _spread_out(self, history: History) -> int:
@@ -253,6 +259,15 @@ def _blas() -> ThreadpoolController:
     import scipy.linalg  # noqa: F401  (so that its BLAS is among those that are found)
 
     return ThreadpoolController()
+
+
+def _lengths(expectations: Sequence[Expectation]) -> dict[str, float]:
+    """Length scales that the measurements of priors show, by parameter: geometric means."""
+    known: defaultdict[str, list[float]] = defaultdict(list)
+    for expectation in expectations:
+        for name, length in expectation.lengths.items():
+            known[name].append(length)
+    return {name: geometric_mean(several) for name, several in known.items()}
 
 
 def _near(scores: NDArray[np.float32], points: Points, centre: Points) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Models of what was observed: how fast the candidates are, and whether they work."""
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -240,6 +240,7 @@ class Surrogate:
         success: of these candidates; it may know the first observations already.
         describe: the model's view of rows.
         groups: those of the `FeatureMap`.
+        lengths: expected length scales of some of them, by name.
         observed: row and value (None for failures) up to the last success that is fitted.
     """
 
@@ -249,6 +250,7 @@ class Surrogate:
         success: SuccessModel,
         describe: Callable[[Sequence[int]], Points],
         groups: Groups,
+        lengths: Mapping[str, float],
         observed: Sequence[tuple[int, float | None]],
     ) -> None:
         self.describe = describe
@@ -260,7 +262,7 @@ class Surrogate:
             success.observe(describe([row]), value is not None)
         values = np.array(self._values)
         fitted = informative(values, _MOST_FITTED)
-        kernel = fit(self._seen(fitted), response(values)[fitted], groups)
+        kernel = fit(self._seen(fitted), response(values)[fitted], groups, lengths=lengths)
         self.candidates = self._promising(everywhere, kernel)
         self._kept = informative(values, _MOST_KEPT)
         capacity = len(self._kept) + LONGEST_STEP + _MOST_PENDING

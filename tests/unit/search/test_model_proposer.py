@@ -376,6 +376,12 @@ class TestPriors:
             expected = [] if heeded is None else [proposer._expectations[heeded]]
             assert proposer._heeded == expected
 
+    def test_a_prior_tells_which_parameters_matter(self):
+        space = SearchSpace({"x": [1, 2, 4, 8, 16], "y": [1, 2, 4, 8, 16]})
+        known = [(each, float(each["x"])) for each in (space[row] for row in range(25))]
+        lengths = MeasuredPrior(known).over(StudySpace(space)).lengths
+        assert lengths["x"] < 0.5 * lengths["y"]
+
     def test_a_prior_without_an_opinion(self):
         for estimate in (lambda columns: np.zeros(len(columns["sm"])), lambda columns: np.nan):
             rows = [
@@ -392,14 +398,14 @@ class TestPriors:
             (Candidate("a", union.spaces["a"][1]), 1.0),
             (Candidate("b", union[3].configuration), 5.0),
         ]
-        expected = MeasuredPrior(known).over(StudySpace(union))(range(5))
+        expected = MeasuredPrior(known).over(StudySpace(union)).times(range(5))
         assert np.isfinite(expected).all()
         assert expected[1] == min(expected)
         estimated = EstimatedPrior({"b": lambda columns: 1.0 * columns["x"]}).over(
             StudySpace(union)
         )
-        assert estimated(range(5)).tolist()[3:] == [1.0, 2.0]
-        assert np.isnan(estimated(range(3))).all()
+        assert estimated.times(range(5)).tolist()[3:] == [1.0, 2.0]
+        assert np.isnan(estimated.times(range(3))).all()
 
     def test_through_a_searcher(self):
         known = [(TILES[row], time_of(TILES[row])) for row in range(0, TILES.size, 7)]

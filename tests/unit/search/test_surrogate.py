@@ -218,7 +218,7 @@ class TestSuccess:
 
 
 COLUMNS = 3
-GROUPS = Groups(columns=np.array([0, 1, 1]), values=np.array([2, 16]))
+GROUPS = Groups(np.array([0, 1, 1]), names=("few", "many"), values=np.array([2, 16]))
 
 
 def points(count, seed, priors=0):
@@ -344,6 +344,9 @@ class TestFit:
     def test_expects_less_of_parameters_with_few_values(self):
         found = fit(points(1, 0), np.zeros(1), GROUPS)
         assert found.scales[0] < 0.5 * found.scales[1], "nothing was learned yet"
+        told = fit(points(1, 0), np.zeros(1), GROUPS, lengths={"few": 0.1})
+        assert 1 / told.scales[0] == pytest.approx(0.1, rel=0.1)
+        assert told.scales[1] == pytest.approx(found.scales[1], rel=0.1)
 
     def test_finds_the_noise(self):
         observed = points(100, 4)
@@ -410,7 +413,7 @@ def test_the_gradient_of_the_evidence():
     """Against central differences, in every parameter."""
     observed = points(25, 7, priors=1)
     responses = np.random.default_rng(8).standard_normal(25)
-    evidence = _Evidence(observed, responses, GROUPS)
+    evidence = _Evidence(observed, responses, GROUPS, {})
     at = np.array([-0.4, 0.3, 0.2, -0.5, -2.0])
     _, gradient = evidence.negative(at)
     for number, step in enumerate(1e-5 * np.eye(len(at))):
