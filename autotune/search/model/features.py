@@ -55,7 +55,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Which features are of one parameter, and share a length scale.
+    """Features by parameter: those of one share a length scale.
 
     Attributes:
         columns: for each column of the features, the number of its parameter.

@@ -22,7 +22,7 @@ _MOST_FITTED = 120
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What a prior expects of the rows of a space.
+    """Times that a prior expects at the rows of a space, and which parameters it finds to matter.
 
     Attributes:
         times: expected logarithms of times at some rows, up to a factor and a constant; NaN: no
