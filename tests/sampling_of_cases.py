@@ -27,7 +27,7 @@ def left_out_of_samples(items: Sequence[pytest.Item]) -> set[pytest.Item]:
     left_out = {item for item in items if item.get_closest_marker("thorough")}
     for item in items:
         mark = item.get_closest_marker("sampled")
-        if mark is not None:
+        if mark is not None and item not in left_out:
             test = item.nodeid.partition("[")[0]
             cases[test].append(item)
             counts[test] = mark.args[0]
