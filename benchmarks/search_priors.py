@@ -83,7 +83,9 @@ def show(spaces: Mapping[str, RecordedSpace], budget: int, seeds: Sequence[int])
         for runs in searches:
             scores.append(np.array([run_score(space.values, rows, size) for rows in runs]))
             counts.append([needed(space, rows) for rows in runs])
-        picks = needed(space, np.argsort(prior.over(StudySpace(space.space))(range(space.size))))
+        picks = needed(
+            space, np.argsort(prior.over(StudySpace(space.space)).times(range(space.size)))
+        )
         print(
             f"| {name} | {other} | {scores[0].mean():.3f} | {change(scores[1] - scores[0])} | "
             f"{change(scores[2] - scores[0])} | {np.median(counts[0]):g} | "
