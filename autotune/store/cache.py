@@ -95,22 +95,17 @@ class TuningCache:
             _put_binaries(connection, binaries)
             return _put_records(connection, records)
 
-    def put_portfolio(
-        self, portfolio: Portfolio, binaries: Iterable[bytes] = (), *, replace: bool = True
-    ) -> bool:
-        """Store a portfolio and say whether it was.
+    def put_portfolio(self, portfolio: Portfolio, binaries: Iterable[bytes] = ()) -> None:
+        """Store a portfolio in place of the one for the same device and problems.
 
         Args:
             portfolio: what to store.
             binaries: the binaries that its entries name by digest.
-            replace: whether it takes the place of the one that was there for the same device and
-                problems; otherwise that one stays.
         """
         with schema.transaction(self.path, self._timeout_s) as connection:
             _put_binaries(connection, binaries)
-            stored = _put_portfolio(connection, portfolio, "REPLACE" if replace else "IGNORE")
+            _put_portfolio(connection, portfolio, "REPLACE")
             connection.execute(_DELETE_UNNAMED_BINARIES)
-            return stored
 
     def take(
         self, records: Iterable[TuningRecord], portfolios: Iterable[Portfolio]
