@@ -262,29 +262,6 @@ def _features(own: Sequence[Value], several: Sequence[Value]) -> NDArray[np.floa
     return np.stack(table)[:, at].astype(np.float32)
 
 
-_COMPILING = 8.0
-"""Cost of a trial whose program has to be compiled, where one costs 1 that has been."""
-
-
-def log_costs(points: Points, begun: Points, compiled: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Logarithm of the cost of a trial of every point, shape (points,).
-
-    Improvement is to be had per second, not per trial (Snoek, Larochelle and Adams, "Practical
-    Bayesian optimization of machine learning algorithms", 2012). Programs of the `begun` points
-    are compiled; see `FeatureMap.compiled` for the parameters that make a program.
-    """
-    known = np.isin(_programs(points, compiled), _programs(begun, compiled))
-    return np.where(known, np.float32(0), np.float32(math.log(_COMPILING)))
-
-
-def _programs(points: Points, compiled: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Numbers of points, equal for those that are the same program."""
-    levels = points.levels[compiled].astype(np.uint64)
-    # Sums of random multiples, modulo 2^64: two programs share one by an accident of 1 in 10^19.
-    weights = np.random.default_rng(0).integers(2**64, size=len(levels), dtype=np.uint64)
-    return np.asarray((levels * weights[:, None]).sum(axis=0, dtype=np.uint64))
-
-
 @dataclass(frozen=True, slots=True)
 class History:
     """Rows that were run and rows that are running.

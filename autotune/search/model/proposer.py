@@ -1,5 +1,6 @@
 """The sampler `auto`: proposes what a model of all valid configurations finds most promising."""
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -23,7 +24,6 @@ from autotune.search.model.features import (
     HistoryReader,
     Points,
     drawn_rows,
-    log_costs,
     seeded,
 )
 from autotune.search.model.priors import Expectation, Prior, agreement, standardised
@@ -58,6 +58,9 @@ _DOUBTED_FROM, _AGREEING = 8, 0.35
 _DOUBTED_EVERY = 3
 """Of the first trials, up to `_PRIOR_FITS`, one in so many is chosen without priors."""
 
+_COMPILING = 8.0
+"""Cost of a trial whose program has to be compiled, where one costs 1 that has been."""
+
 _CENTRES = 4
 """Of a large space, the neighbours of so many of the best rows are candidates."""
 
@@ -66,10 +69,10 @@ class ModelProposer:
     """Bayesian optimisation over the valid configurations themselves.
 
     After a first few spread-out trials, a Gaussian process is fitted to the logarithms of the
-    measured times (`covariance.fit`), its posterior is kept for every valid configuration
+    measured times (`gaussian.fit`), its posterior is kept for every valid configuration
     (`Posterior`), and the one with the largest expected improvement, times its probability of
     success, is next; where parameters are passed at the call, a program that has been compiled
-    already is preferred (`programs.log_costs`). One proposal in three is restricted to the best
+    already is preferred (`log_costs`). One proposal in three is restricted to the best
     configuration's neighbours, which a wrong model cannot talk the search out of. Running trials
     count as observed at their expected value, so that a batch is diverse. Spaces too large to be
     scored whole are represented by rows drawn anew with every fit, and the neighbours of the best.
@@ -259,6 +262,25 @@ def _blas() -> ThreadpoolController:
     import scipy.linalg  # noqa: F401  (so that its BLAS is among those that are found)
 
     return ThreadpoolController()
+
+
+def log_costs(points: Points, begun: Points, compiled: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Logarithm of the cost of a trial of every point, shape (points,).
+
+    Improvement is to be had per second, not per trial (Snoek, Larochelle and Adams, "Practical
+    Bayesian optimization of machine learning algorithms", 2012). Programs of the `begun` points
+    are compiled; see `FeatureMap.compiled` for the parameters that make a program.
+    """
+    known = np.isin(_programs(points, compiled), _programs(begun, compiled))
+    return np.where(known, np.float32(0), np.float32(math.log(_COMPILING)))
+
+
+def _programs(points: Points, compiled: NDArray[np.bool_]) -> NDArray[np.uint64]:
+    """Numbers of points, equal for those that are the same program."""
+    levels = points.levels[compiled].astype(np.uint64)
+    # Sums of random multiples, modulo 2^64: two programs share one by an accident of 1 in 10^19.
+    weights = np.random.default_rng(0).integers(2**64, size=len(levels), dtype=np.uint64)
+    return np.asarray((levels * weights[:, None]).sum(axis=0, dtype=np.uint64))
 
 
 def _lengths(expectations: Sequence[Expectation]) -> dict[str, float]:

@@ -19,7 +19,8 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.search import Searcher, open_study
 from autotune.search.claims import Ledger, StudySpace
 from autotune.search.model import EstimatedPrior, MeasuredPrior, ModelProposer
-from autotune.search.model.features import FeatureMap, History, HistoryReader, log_costs
+from autotune.search.model.features import FeatureMap, History, HistoryReader
+from autotune.search.model.proposer import log_costs
 from autotune.space import SearchSpace, SpaceUnion, TunableParameter
 
 TILES = SearchSpace(
