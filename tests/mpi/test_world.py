@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,6 +110,11 @@ def test_no_rank_spins_in_anothers_way(idle: World) -> None:
     assert all(b"OPENBLAS_THREAD_TIMEOUT=20" in variables for variables in started)
 
 
+# MPICH's mpiexec says which signal ended a rank; where its own processes on the host end first,
+# as one time in forty on a busy machine, this alone.
+UNTOLD = "mpiexec ended with 255: [mpiexec"
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("deed", "kind", "told"),
@@ -131,7 +137,7 @@ def test_a_lost_rank_costs_one_request(
     reply = world.call(doing(deed), limit_s)
     assert isinstance(reply, Failure)
     assert reply.kind is kind
-    assert told in reply.reason
+    assert told in reply.reason or UNTOLD in reply.reason
     assert "\n" not in reply.reason
     assert gone(before)
     assert isinstance(world.call(MeasureNetwork(), LIMIT_S), Network)
@@ -281,7 +287,11 @@ def test_a_rank_that_is_lost_at_the_start_is_started_again(
     monkeypatch.setattr("autotune.distributed.mpi.ranks.world.find_mpiexec", lambda: lost)
     if deed == "-STOP":
         monkeypatch.setenv("AUTOTUNE_MPI_TIMEOUT", "1")
-    told = "Killed" if deed == "-KILL" else "within 1 s: see whether one is stopped"
+    told = (
+        f"(Killed|{re.escape(UNTOLD)})"
+        if deed == "-KILL"
+        else "within 1 s: see whether one is stopped"
+    )
     with World(RANKS) as world, pytest.raises(AutotuneError, match=f"ranks did not start.*{told}"):
         world.describe()
     started = list(map(int, (tmp_path / "started").read_text().split()))
