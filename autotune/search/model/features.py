@@ -350,11 +350,11 @@ class Candidates:
         listed: Points | None = None,
     ) -> None:
         self._space = space
-        self._listed = listed
         self._describe = describe
         self._rows: Sequence[int] = range(space.size) if rows is None else rows
         self._positions = None if rows is None else {row: at for at, row in enumerate(rows)}
         self.points: Points = describe(self._rows) if points is None else points
+        self._listed = self.points if self.whole else listed
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -371,8 +371,12 @@ class Candidates:
     def part(self, positions: Sequence[int]) -> "Candidates":
         """Some of these candidates."""
         rows = [self._rows[at] for at in positions]
-        points, listed = self.points[positions], self.points if self.whole else None
-        return Candidates(self._space, self._describe, rows, points, listed)
+        points = self.points[positions]
+        return Candidates(self._space, self._describe, rows, points, self._listed)
+
+    def seen(self, rows: Sequence[int]) -> Points:
+        """Any rows of the space as the model sees them."""
+        return self._describe(rows) if self._listed is None else self._listed[rows]
 
     def positions(self, rows: Iterable[int]) -> list[int]:
         """Positions of those rows that are candidates."""
@@ -393,7 +397,7 @@ class Candidates:
         new = [row for row in near if row not in self._positions]
         self._positions.update(zip(new, range(len(self), len(self) + len(new)), strict=True))
         self._rows = [*self._rows, *new]
-        added = self._describe(new)
+        added = self.seen(new)
         self.points = self.points + added
         return added
 

@@ -101,8 +101,8 @@ class Kernel:
             # As bytes they are not converted for the sum.
             same = (mine == others.levels[:, None]).view(np.uint8)
             np.add.reduce(same, out=agreement[start : start + _ROWS], dtype=agreement.dtype)
-        shares = np.arange(len(some.levels) + 1) / max(1, len(some.levels))
-        covariance = np.take((self.effects * _effects(shares)).astype(np.float32), agreement)
+        covariance = _effects(agreement / np.float32(max(1, len(some.levels))))
+        covariance *= np.float32(self.effects)
         decay = np.exp(-r)
         r += 1.0
         decay *= r
@@ -124,7 +124,11 @@ def _matern(r: Floats, decay: Floats) -> Floats:
 
 def _effects(agreement: Floats) -> Floats:
     """Correlation of points that agree on a share of their parameters."""
-    return np.asarray(_COMMON + (1.0 - _COMMON) * 0.5 * (agreement + agreement * agreement))
+    pairs = agreement * agreement
+    pairs += agreement
+    pairs *= 0.5 * (1.0 - _COMMON)
+    pairs += _COMMON
+    return np.asarray(pairs)
 
 
 def fit(
@@ -289,18 +293,22 @@ class Posterior:
         """Promise not to truncate below the first `count` points."""
         self._variances = self._variances[count - len(self) - 1 :]
 
-    def widen(self, candidates: Points) -> None:
-        """Add candidates after those there are; all points must be settled."""
-        scaled, count, before = self._kernel.scaled(candidates), len(self), len(self._candidates)
+    def widen(self, candidates: Points, alone: bool = False) -> None:
+        """Add candidates after those there are, or have these alone.
+
+        All points must be settled.
+        """
+        scaled, count = self._kernel.scaled(candidates), len(self)
         shared = self._kernel.covariance(self._points, scaled)
-        added = _solved(self._factor[:count, :count].astype(np.float32), shared)
-        rows = np.empty((len(self._rows), before + len(candidates)), dtype=np.float32)
-        rows[:count, :before] = self._rows[:count]
-        rows[:count, before:] = added
+        added = _divided(shared, self._factor[:count, :count].astype(np.float32))
         variance = self._kernel.variances(scaled) - np.einsum("ij,ij->j", added, added)
+        before = 0 if alone else len(self._candidates)
+        rows = np.empty((len(self._rows), before + len(candidates)), dtype=np.float32)
+        rows[:count, :before] = self._rows[:count, :before]
+        rows[:count, before:] = added
         self._rows = rows
-        self._candidates = self._candidates + scaled
-        self._variances = [np.concatenate([self._variances[-1], variance])]
+        self._candidates = scaled if alone else self._candidates + scaled
+        self._variances = [np.concatenate([self._variances[-1][:before], variance])]
 
     def mean(self, responses: NDArray[np.float64]) -> NDArray[np.float32]:
         """Mean at every candidate, given the responses at the first points."""

@@ -139,11 +139,11 @@ class ModelProposer:
         candidates = surrogate.candidates
         scores = surrogate.scores()
         if not self._map.compiled.all():
-            visited = self._map.of(sorted(history.visited))
+            visited = candidates.seen(sorted(history.visited))
             scores -= log_costs(candidates.points, visited, self._map.compiled)
         scores[candidates.positions(history.visited)] = -np.inf
         if begun % _LOCAL_EVERY == 0:
-            scores = _near(scores, candidates.points, self._map.of([surrogate.best_row]))
+            scores = _near(scores, candidates.points, candidates.seen([surrogate.best_row]))
         position = int(np.argmax(scores))
         if scores[position] == -np.inf:
             return self._spread_out(history)
@@ -173,13 +173,13 @@ class ModelProposer:
         heeded = trusted if len(known) <= _PRIOR_FITS else []
         stale = self._surrogate is None or self._heeded != heeded
         self._heeded = heeded
-        describe = self._describe if heeded else self._map.of
         if self._candidates is None or self._success is None or rows is not None or stale:
+            describe = self._describe if heeded else self._map.of
             self._candidates = Candidates(self._space, describe, rows)
             self._success = SuccessModel(self._candidates.points, self._map.groups)
         lengths = _lengths(trusted)
         groups = self._map.groups
-        return Surrogate(self._candidates, self._success, describe, groups, lengths, observed)
+        return Surrogate(self._candidates, self._success, groups, lengths, observed)
 
     def _agreeing(self, known: Sequence[tuple[float, int]]) -> list[Expectation]:
         """The priors that a model is told of: those that agree with these values and rows."""

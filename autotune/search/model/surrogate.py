@@ -1,7 +1,7 @@
 """Models of what was observed: how fast the candidates are, and whether they work."""
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 
@@ -123,7 +123,7 @@ def _log_tail(z: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-0.5 * z * z - 2 * np.log(-z) - 0.5 * math.log(2 * math.pi))
 
 
-_MOST_LEARNED = 160
+_MOST_LEARNED = 96
 """Observations that a fit begins with: the latest, which are where the search is."""
 
 _LEAST = 1e-4
@@ -162,20 +162,32 @@ class SuccessModel:
 
     def watch(self, candidates: Points) -> None:
         """Have other candidates in place of those there are."""
-        self._candidates = _linear(candidates)
-        self._posterior = None
+        self._candidates = self._candidates[:0]  # of which nothing is computed any more
+        self.widen(candidates, alone=True)
+
+    def widen(self, candidates: Points, alone: bool = False) -> None:
+        """Add candidates after those there are, or have these alone."""
+        added = _linear(candidates)
+        if self._failed:
+            # Up to date, as if it had been looked at after every observation.
+            self._updated().widen(added, alone)
+        self._candidates = self._candidates + added
 
     def log_probability(self) -> NDArray[np.float32] | float:
         """Logarithm of the probability of success of every candidate; 0 before any failure."""
         from scipy.special import ndtr
 
-        if -1.0 not in self._labels:
+        if not self._failed:
             return 0.0
         posterior, overall = self._updated(), self._overall
         labels = np.array(self._labels[self._start :])
         mean = posterior.mean(labels - overall) + np.float32(overall)
         deviation = np.sqrt(np.maximum(posterior.variance, 0.0) + np.float32(posterior.noise))
         return np.asarray(np.log(np.maximum(ndtr(mean / deviation), np.float32(_LEAST))))
+
+    @property
+    def _failed(self) -> bool:
+        return -1.0 in self._labels
 
     def _updated(self) -> Posterior:
         fitted = refit_at(len(self))
@@ -208,7 +220,7 @@ _MOST_FITTED = 120
 _MOST_KEPT = 1024
 """Observations that a model begins with."""
 
-_MOST_SCANNED = 96
+_MOST_SCANNED = 64
 """Observations that all rows of a space are judged by, to find the promising ones."""
 
 _MOST_TRACKED = 2048
@@ -238,7 +250,6 @@ class Surrogate:
     Args:
         everywhere: the rows that may be proposed.
         success: of these candidates; it may know the first observations already.
-        describe: the model's view of rows.
         groups: those of the `FeatureMap`.
         lengths: expected length scales of some of them, by name.
         observed: row and value (None for failures) up to the last success that is fitted.
@@ -248,20 +259,19 @@ class Surrogate:
         self,
         everywhere: Candidates,
         success: SuccessModel,
-        describe: Callable[[Sequence[int]], Points],
         groups: Groups,
         lengths: Mapping[str, float],
         observed: Sequence[tuple[int, float | None]],
     ) -> None:
-        self.describe = describe
         self._values: list[float] = [value for _, value in observed if value is not None]
         self._rows: list[int] = [row for row, value in observed if value is not None]
         self._pending: list[int] = []
         self._success = success
         for row, value in observed[len(success) :]:
-            success.observe(describe([row]), value is not None)
+            success.observe(everywhere.seen([row]), value is not None)
         values = np.array(self._values)
         fitted = informative(values, _MOST_FITTED)
+        self.candidates = everywhere
         kernel = fit(self._seen(fitted), response(values)[fitted], groups, lengths=lengths)
         self.candidates = self._promising(everywhere, kernel)
         self._kept = informative(values, _MOST_KEPT)
@@ -272,7 +282,7 @@ class Surrogate:
 
     def observe(self, row: int, value: float | None) -> None:
         """Take note of one trial more."""
-        point = self.describe([row])
+        point = self.candidates.seen([row])
         self._success.observe(point, value is not None)
         if value is None:
             return
@@ -298,7 +308,7 @@ class Surrogate:
         same = next((at for at, (new, old) in pairs if new != old), shared)
         self._posterior.truncate(len(self._kept) + same)
         for row in wanted[same:]:
-            self._posterior.append(self.describe([row]))
+            self._posterior.append(self.candidates.seen([row]))
         self._pending = wanted
 
     @property
@@ -345,23 +355,26 @@ class Surrogate:
         if len(everywhere) <= _MOST_TRACKED:
             return everywhere
         kept = informative(np.array(self._values), _MOST_SCANNED)
-        observed, scores = self._seen(kept), []
+        posterior = Posterior(kernel, everywhere.points[:0], self._seen(kept), len(kept))
+        scores = []
         for start in range(0, len(everywhere), _BLOCK):
             block = everywhere.points[start : start + _BLOCK]
+            posterior.widen(block, alone=True)
             self._success.watch(block)
-            scores.append(self._scores(Posterior(kernel, block, observed, len(kept)), kept))
+            scores.append(self._scores(posterior, kept))
         order = np.argpartition(-np.concatenate(scores), _MOST_TRACKED)
         promising = everywhere.part(np.sort(order[:_MOST_TRACKED]).tolist())
         promising.widen(self.best_row)
         return promising
 
     def _seen(self, kept: Sequence[int]) -> Points:
-        return self.describe([self._rows[at] for at in kept])
+        return self.candidates.seen([self._rows[at] for at in kept])
 
     def _widen(self, row: int) -> None:
         if self.candidates.whole:
             return
         self._posterior.truncate(len(self._kept))
         self._pending.clear()
-        self._posterior.widen(self.candidates.widen(row))
-        self._success.watch(self.candidates.points)
+        added = self.candidates.widen(row)
+        self._posterior.widen(added)
+        self._success.widen(added)
