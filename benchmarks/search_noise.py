@@ -2,7 +2,8 @@
 
 Every recorded value is told with a normal error of its logarithm, another one in each run. After
 each evaluation the search is judged by the recorded value of the point that it thinks best, the
-smallest one told. Recorded spaces are those in DIR. Prints Markdown.
+smallest one told. The cut-off score takes differences within the error for none, also of the
+runs without one that it is compared with. Recorded spaces are those in DIR. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from autotune.research import RecordedSpace, read_recorded
-from autotune.research.scoring import curve_score
+from autotune.research.scoring import curve_score, cut_off, settled_scores
 from autotune.search import Searcher
 
 
@@ -41,27 +42,34 @@ def main() -> None:
 def show(
     spaces: Sequence[RecordedSpace], budget: int, seeds: int, errors: Sequence[float]
 ) -> None:
-    """A line for each space, and one of all."""
-    print("| space | score | " + " | ".join(f"{error:.1%} error" for error in errors) + " |")
-    print("|---" * (2 + len(errors)) + "|")
-    means = []
+    """A line for each error of each space, and one for each of all."""
+    print(
+        "| space | error | score, without | with | cut-off score, without | with |\n"
+        + "|---" * 6
+        + "|"
+    )
+    means: dict[float, list[NDArray[np.float64]]] = {error: [] for error in errors}
     for recorded in spaces:
-        scores = np.array(
-            [
-                [
-                    curve_score(recorded.values, believed(recorded, budget, seed, error))
-                    for seed in range(seeds)
-                ]
-                for error in (0.0, *errors)
-            ]
-        )
-        means.append(scores.mean(axis=1))
-        spread = scores.std(axis=1, ddof=1) / np.sqrt(seeds)
-        columns = [
-            f"{mean:.3f} ±{error:.3f}" for mean, error in zip(means[-1], spread, strict=True)
-        ]
-        print(f"| {recorded.name} | {' | '.join(columns)} |", flush=True)
-    print("| mean | " + " | ".join(f"{mean:.3f}" for mean in np.mean(means, axis=0)) + " |")
+        values, end = recorded.values, min(cut_off(recorded.values), budget)
+        exact = runs(recorded, budget, seeds, 0.0)
+        for error in errors:
+            both = exact, runs(recorded, budget, seeds, error)
+            fixed = [[curve_score(values, run) for run in each] for each in both]
+            settled = [settled_scores(values, each[:, :end], error) for each in both]
+            scores = np.array([*fixed, *settled])
+            means[error].append(scores.mean(axis=1))
+            spread = scores.std(axis=1, ddof=1) / np.sqrt(seeds)
+            pairs = zip(means[error][-1], spread, strict=True)
+            columns = [f"{mean:.3f} ±{deviation:.3f}" for mean, deviation in pairs]
+            print(f"| {recorded.name} | {error:.1%} | {' | '.join(columns)} |", flush=True)
+    for error, each in means.items():
+        columns = [f"{mean:.3f}" for mean in np.mean(each, axis=0)]
+        print(f"| mean | {error:.1%} | {' | '.join(columns)} |")
+
+
+def runs(recorded: RecordedSpace, budget: int, seeds: int, error: float) -> NDArray[np.float64]:
+    """`believed` by seed."""
+    return np.stack([believed(recorded, budget, seed, error) for seed in range(seeds)])
 
 
 def believed(recorded: RecordedSpace, budget: int, seed: int, error: float) -> NDArray[np.float64]:

@@ -203,20 +203,39 @@ def paper_score(
         seconds: wall time of each evaluation, by row.
     """
     cut = cut_off(values)
-    end, optimum, worst = min(cut, budget), np.nanmin(values), np.nanmax(values)
+    end = min(cut, budget)
     random = expected_random_best(values, end)
-    best = np.minimum(np.stack([best_so_far(values, rows, end) for rows in runs]), worst)
-    within = (1 + noise) * optimum
-    first = min(FIRST_SCORED, -(-end // 2)) - 1
-    telling = random[first:] > within
-    left = random[first:][telling] - optimum
-    settled = np.where(best <= within, optimum, best)[:, first:][:, telling]
-    saved = (random[first:][telling] - settled) / left if telling.any() else None
-    scores = (math.nan,) * len(runs) if saved is None else tuple(saved.mean(axis=1).tolist())
+    best = np.stack([best_so_far(values, rows, end) for rows in runs])
+    best = np.minimum(best, np.nanmax(values))
+    scores = settled_scores(values, best, noise)
     aggregate_s = None
     if seconds is not None:
         aggregate_s = _over_time(values, runs, end, seconds)
-    return PaperScore(cut, noise, scores, _saved(random, best.mean(axis=0), optimum), aggregate_s)
+    aggregate = _saved(random, best.mean(axis=0), float(np.nanmin(values)))
+    return PaperScore(cut, noise, scores, aggregate, aggregate_s)
+
+
+def settled_scores(
+    values: NDArray[np.float64], best: NDArray[np.float64], noise: float
+) -> tuple[float, ...]:
+    """`PaperScore.scores` of runs by the value that each has at each evaluation.
+
+    Args:
+        values: shape (configurations,), NaN where they failed.
+        best: shape (runs, evaluations), up to the cut-off or the budget.
+        noise: relative noise of the values.
+    """
+    end, optimum = best.shape[1], np.nanmin(values)
+    random = expected_random_best(values, end)
+    within = (1 + noise) * optimum
+    first = min(FIRST_SCORED, -(-end // 2)) - 1
+    telling = random[first:] > within
+    if not telling.any():
+        return (math.nan,) * len(best)
+    left = random[first:][telling] - optimum
+    settled = np.where(best <= within, optimum, best)[:, first:][:, telling]
+    saved = (random[first:][telling] - settled) / left
+    return tuple(saved.mean(axis=1).tolist())
 
 
 def _saved(random: NDArray[np.float64], best: NDArray[np.float64], optimum: float) -> float:
