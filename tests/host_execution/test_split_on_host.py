@@ -52,7 +52,7 @@ def judge(name: str, layout: str, case: Case, folder: Path, **changed: Value) ->
     return check.run(kernel, family.accuracy).reason
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("layout", "name"),
     [

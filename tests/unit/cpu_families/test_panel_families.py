@@ -95,9 +95,9 @@ UNPACKED_PROGRAMS = (
 PROGRAMS = (*GOTO_PROGRAMS, *SKINNY_PROGRAMS, *UNPACKED_PROGRAMS)
 SHARED = [program for program in PROGRAMS if program.configuration["threads"] != 1]
 EVERY_DAY = (
-    *(GOTO_PROGRAMS[0], GOTO_PROGRAMS[2], GOTO_PROGRAMS[4]),
+    *(GOTO_PROGRAMS[2], GOTO_PROGRAMS[4]),
     *(SKINNY_PROGRAMS[0], SKINNY_PROGRAMS[7]),
-    *(UNPACKED_PROGRAMS[2], UNPACKED_PROGRAMS[4]),
+    UNPACKED_PROGRAMS[4],
 )
 """Both types and sides, operands as they are and transposed, one thread and several."""
 

@@ -188,6 +188,7 @@ def test_only_what_the_family_declares_is_rendered(tmp_path: Path) -> None:
 SHIPPED = list(load_families(target="cpu").values())
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("family", SHIPPED, ids=lambda family: family.name)
 @given(data=st.data())
 @settings(max_examples=25, suppress_health_check=[HealthCheck.differing_executors])

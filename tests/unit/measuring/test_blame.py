@@ -205,6 +205,7 @@ def started_here() -> int:
     return found
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("deed", "outcome", "told"),
     [

@@ -405,7 +405,7 @@ def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamil
     assert build(book, {"pipelined": pipelined}).entries == ()
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("shape", "fields", "families"),
     [
