@@ -1,8 +1,10 @@
-"""Data sets of this project: recordings of whole spaces, with raw samples, shipped as files.
+"""Data sets of this project: recordings with raw samples, shipped as files.
 
     from autotune import datasets
 
     recorded = datasets.load("zen4-blocked-256")  # a RecordedSpace, as `read_recorded` gives it
+
+"zen4-survey" is what a survey measured instead: programs on many shapes, medians alone.
 
 They are licensed under CC-BY-4.0. ``datasets/index.json`` describes each and has its checksum.
 """
@@ -31,12 +33,14 @@ class DataSet:
     Attributes:
         file: its name in the folder.
         sha256: of the file.
-        description: what was swept, where and when.
+        description: what was measured, where and when.
+        shapes: problems that it is of. Of a survey there are many, and sizes are parameters.
     """
 
     file: checks.Line
     sha256: checks.Sha256
     description: checks.Line
+    shapes: checks.Whole = 1
 
 
 def described() -> Mapping[str, DataSet]:

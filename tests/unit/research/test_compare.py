@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from autotune import Searcher, SearchSpace, SpaceUnion, datasets
+from autotune import Candidate, Gemm, Searcher, SearchSpace, SpaceUnion, datasets
 from autotune.cli import main
+from autotune.core.configuration import Value
 from autotune.core.errors import InputError, UnknownNameError
 from autotune.core.paths import CacheLocations, data_dir
 from autotune.reporting import Finder
@@ -173,7 +175,10 @@ def test_data_sets_are_described_and_whole() -> None:
     assert len(known) >= 3
 
 
-@pytest.mark.parametrize("name", datasets.names())
+SWEPT = [name for name, each in datasets.described().items() if each.shapes == 1]
+
+
+@pytest.mark.parametrize("name", SWEPT)
 def test_a_data_set_has_all_that_a_study_of_it_needs(name: str, own_cache: Path) -> None:
     recorded = datasets.load(name)
     assert recorded.name == name
@@ -200,6 +205,20 @@ def test_a_data_set_has_all_that_a_study_of_it_needs(name: str, own_cache: Path)
         assert any(entry.details.get("compile_s", 0) > 0 for entry in entries)
     assert Searcher(space, "random", 0).ask() in space
     assert all(recorded.space[row] in space for row in range(recorded.size))
+
+
+@pytest.mark.parametrize("name", [name for name in datasets.names() if name not in SWEPT])
+def test_a_survey_has_programs_by_shapes(name: str) -> None:
+    recorded = datasets.load(name)
+    points = [recorded.space[row] for row in range(recorded.size)]
+    shapes: defaultdict[tuple[Value, ...], set[Candidate]] = defaultdict(set)
+    for each in points:
+        assert isinstance(each, Candidate)
+        shape = {field: each.configuration[field] for field in ("m", "n", "k", "dtype", "layout")}
+        assert Gemm(**shape).label
+        shapes[tuple(shape.values())].add(each)
+    assert len(shapes) == datasets.described()[name].shapes > 1
+    assert len({each.family for each in points}) > 1
 
 
 def test_a_data_set_that_was_changed_is_refused(
