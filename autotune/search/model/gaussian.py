@@ -293,22 +293,24 @@ class Posterior:
         """Promise not to truncate below the first `count` points."""
         self._variances = self._variances[count - len(self) - 1 :]
 
-    def widen(self, candidates: Points, alone: bool = False) -> None:
-        """Add candidates after those there are, or have these alone.
+    def watch(self, candidates: Points) -> None:
+        """Have other candidates in place of those there are; all points must be settled."""
+        self._candidates, self._rows = self._candidates[:0], self._rows[:, :0]
+        self._variances = [self._variances[-1][:0]]
+        self.widen(candidates)
 
-        All points must be settled.
-        """
-        scaled, count = self._kernel.scaled(candidates), len(self)
+    def widen(self, candidates: Points) -> None:
+        """Add candidates after those there are; all points must be settled."""
+        scaled, count, before = self._kernel.scaled(candidates), len(self), len(self._candidates)
         shared = self._kernel.covariance(self._points, scaled)
         added = _divided(shared, self._factor[:count, :count].astype(np.float32))
         variance = self._kernel.variances(scaled) - np.einsum("ij,ij->j", added, added)
-        before = 0 if alone else len(self._candidates)
         rows = np.empty((len(self._rows), before + len(candidates)), dtype=np.float32)
-        rows[:count, :before] = self._rows[:count, :before]
+        rows[:count, :before] = self._rows[:count]
         rows[:count, before:] = added
         self._rows = rows
-        self._candidates = scaled if alone else self._candidates + scaled
-        self._variances = [np.concatenate([self._variances[-1][:before], variance])]
+        self._candidates = self._candidates + scaled
+        self._variances = [np.concatenate([self._variances[-1], variance])]
 
     def mean(self, responses: NDArray[np.float64]) -> NDArray[np.float32]:
         """Mean at every candidate, given the responses at the first points."""

@@ -162,15 +162,17 @@ class SuccessModel:
 
     def watch(self, candidates: Points) -> None:
         """Have other candidates in place of those there are."""
-        self._candidates = self._candidates[:0]  # of which nothing is computed any more
-        self.widen(candidates, alone=True)
+        linear = _linear(candidates)
+        self._candidates = linear[:0]  # nothing is computed of the old ones any more
+        if self._failed:
+            self._updated().watch(linear)
+        self._candidates = linear
 
-    def widen(self, candidates: Points, alone: bool = False) -> None:
-        """Add candidates after those there are, or have these alone."""
+    def widen(self, candidates: Points) -> None:
+        """Add candidates after those there are."""
         added = _linear(candidates)
         if self._failed:
-            # Up to date, as if it had been looked at after every observation.
-            self._updated().widen(added, alone)
+            self._updated().widen(added)
         self._candidates = self._candidates + added
 
     def log_probability(self) -> NDArray[np.float32] | float:
@@ -190,6 +192,7 @@ class SuccessModel:
         return -1.0 in self._labels
 
     def _updated(self) -> Posterior:
+        """Up to date with what was observed, as if it had been asked for after each."""
         fitted = refit_at(len(self))
         self._start = max(0, fitted - _MOST_LEARNED)
         points = self._points[self._start : fitted]
@@ -359,7 +362,7 @@ class Surrogate:
         scores = []
         for start in range(0, len(everywhere), _BLOCK):
             block = everywhere.points[start : start + _BLOCK]
-            posterior.widen(block, alone=True)
+            posterior.watch(block)
             self._success.watch(block)
             scores.append(self._scores(posterior, kept))
         order = np.argpartition(-np.concatenate(scores), _MOST_TRACKED)
