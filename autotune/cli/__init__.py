@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from autotune.cli.parser import Parser, check_text, is_common, normalized
-from autotune.cli.terminal import Style, drawn, plain, put, standard_streams, styled
+from autotune.cli.terminal import Style, drawn, error_line, put, standard_streams, styled
 from autotune.core.errors import AutotuneError, InputError
 from autotune.core.interrupt import CommandSignals
 from autotune.core.printable import printable, shown
@@ -128,8 +128,7 @@ def _ended(work: Callable[[], int]) -> int:
     try:
         return _with_files(work)
     except AutotuneError as error:
-        told = f"autotune: {styled('error:', Style.RED)} {plain(str(error))}"
-        print(drawn(told, sys.stderr), file=sys.stderr)
+        print(error_line("autotune", str(error)), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader went away (`| head`)
         return 1

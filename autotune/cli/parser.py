@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from autotune.cli.terminal import Style, drawn, plain, put, styled
+from autotune.cli.terminal import error_line, put
 from autotune.core.errors import InputError
 from autotune.core.printable import shown
 from autotune.core.suggestions import did_you_mean, must_be
@@ -121,8 +121,7 @@ class Parser(argparse.ArgumentParser):
         if found is not None:
             name, given, listed = found.groups()
             message = must_be(name, given, re.findall(r"[\w-]+", listed))
-        told = f"{self.prog}: {styled('error:', Style.RED)} {plain(message)}"
-        self.exit(2, drawn(f"{told} (see {self.prog} --help)\n", sys.stderr))
+        self.exit(2, error_line(self.prog, f"{message} (see {self.prog} --help)") + "\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print what is asked for, such as ``--help``, as results are printed."""

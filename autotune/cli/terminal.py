@@ -55,6 +55,12 @@ def drawn(text: str, stream: TextIO | None) -> str:
     return _MARK.sub(lambda mark: f"\x1b[{_CODES[mark[0]]}m", text)
 
 
+def error_line(command: str, message: str) -> str:
+    """An error as it is written to stderr: one line, whatever a path that it names is like."""
+    line = plain(message).replace("\n", r"\n")
+    return drawn(f"{command}: {styled('error:', Style.RED)} {line}", sys.stderr)
+
+
 def shows_colour(stream: TextIO | None) -> bool:
     """True where a stream is to have colour: by NO_COLOR, FORCE_COLOR, else by what it is."""
     if os.environ.get("NO_COLOR"):

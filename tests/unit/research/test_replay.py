@@ -166,6 +166,7 @@ def test_the_table_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[
     [
         ([], "a replay needs a recorded space: give files, or --study NAME"),
         (["missing.json"], "cannot read missing.json: No such file or directory"),
+        (["a\nb.json"], r"cannot read a\nb.json: No such file or directory"),
         (["--study", "nobody"], "no measurements of study 'nobody'"),
         (["FILE", "--sampler", "nope"], "no sampler 'nope'"),
         (["FILE", "--trials", "0"], "trials must be a whole number >= 1"),
