@@ -225,6 +225,11 @@ def _whole(function: FunctionType) -> str:
             lines = text.splitlines(keepends=True)[tree.lineno - 1 : tree.end_lineno]
             return without_annotations("".join(lines).rstrip() + "\n")
     where = function.__code__.co_filename
+    if where.startswith("<"):  # what else ran under that name may be known by it
+        raise InputError(
+            f"the source of {name} cannot be read ({where} is no file): define the function in a "
+            "file"
+        )
     raise InputError(
         f"the source of {name} cannot be read: {where} is not what it was when this process "
         "imported it: start the program again"

@@ -97,6 +97,10 @@ def _whole(symbol: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return scalar
 
 
+def _inverted(value: int) -> int:
+    return ~int(value)  # of True and False themselves Python is to give it up
+
+
 def _log2(value: Any) -> float:
     if value > 0:
         return math.log2(value)
@@ -353,7 +357,7 @@ XOR = _bits("^", operator.xor, _bitwise(np.bitwise_xor), ast.BitXor, 3.4)
 AND = _bits("&", operator.and_, _bitwise(np.bitwise_and), ast.BitAnd, 3.6)
 LEFT = _bits("<<", operator.lshift, _rowwise, ast.LShift, 3.8)
 RIGHT = _bits(">>", operator.rshift, _rowwise, ast.RShift, 3.8)
-INVERT = _bits("~", operator.invert, _rowwise, ast.Invert, 6)
+INVERT = _bits("~", _inverted, _rowwise, ast.Invert, 6)
 NOT = Operator("not", operator.not_, lambda each: Column(~each.truth(), limit=1), ast.Not, 2)
 EQUAL = Operator("==", operator.eq, _equality(np.equal), ast.Eq, 3)
 NOT_EQUAL = Operator("!=", operator.ne, _equality(np.not_equal), ast.NotEq, 3)

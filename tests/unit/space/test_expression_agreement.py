@@ -96,7 +96,7 @@ BITWISE = {
     "^": operator.xor,
     "<<": operator.lshift,
     ">>": operator.rshift,
-    "~": operator.invert,
+    "~": lambda value: ~int(value),  # of True and False Python is to give it up
 }
 OPERATORS = {
     "+": operator.add,

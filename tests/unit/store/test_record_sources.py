@@ -430,7 +430,7 @@ def test_a_damaged_one_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixt
     cache = TuningCache(tmp_path / "tuning.sqlite")
     cache.put_portfolio(PORTFOLIO)
     cache.put_portfolio(replace(PORTFOLIO, dtype="float64"))
-    with sqlite3.connect(cache.path) as connection:
+    with closing(sqlite3.connect(cache.path)) as connection, connection:
         connection.execute("UPDATE portfolios SET document = 'x' WHERE subject LIKE '%float64%'")
     assert cache.portfolios("gemm", "cuda") == [PORTFOLIO]
     assert "a portfolio is left out" in caplog.text
