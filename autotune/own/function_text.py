@@ -250,7 +250,7 @@ def _of_lambda(function: FunctionType, name: str) -> str:
             found = [
                 each
                 for each in ast.walk(tree)
-                if isinstance(each, ast.Lambda) and _is_at(each.body, code)
+                if isinstance(each, ast.Lambda) and _is_at(each, code)
             ]
             if len(found) == 1:
                 taken, body = ast.unparse(found[0].args), ast.unparse(found[0].body)
@@ -261,9 +261,16 @@ def _of_lambda(function: FunctionType, name: str) -> str:
     raise InputError(f"the lambda for {name} cannot be read ({where}): write it with def")
 
 
-def _is_at(body: ast.expr, code: CodeType) -> bool:
-    """Return whether an expression reaches exactly as far as the instructions of a code."""
+def _is_at(found: ast.Lambda, code: CodeType) -> bool:
+    """Return whether the body of a lambda reaches exactly as far as the instructions of a code."""
+    body = found.body
     places = [each for each in code.co_positions() if None not in each and each[2] != each[3]]
+    if not places:  # Python 3.12 keeps none of what gives a constant
+        if found.lineno != code.co_firstlineno:
+            return False
+        constants = compile(ast.Expression(found), "", "eval").co_consts
+        [same] = (each for each in constants if isinstance(each, CodeType))
+        return (same.co_varnames, repr(same.co_consts)) == (code.co_varnames, repr(code.co_consts))
     first = min((line, column) for line, _, column, _ in places)
     last = max((line, column) for _, line, _, column in places)
     return (body.lineno, body.col_offset) <= first and last == (
