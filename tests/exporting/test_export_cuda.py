@@ -357,6 +357,7 @@ def test_modules_take_outputs_as_kernels_do(
 
 
 @needs_nvrtc
+@needs_toolkit
 def test_kernels_that_a_function_judges_have_no_check(
     tmp_path: Path, driver: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
