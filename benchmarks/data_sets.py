@@ -18,7 +18,7 @@ from pathlib import Path
 
 from environment import describe
 
-from autotune import __version__, datasets
+from autotune import datasets
 from autotune.core.checks import utc_now
 from autotune.core.paths import CacheLocations
 from autotune.operations.problem import gemm_from_key
@@ -31,6 +31,7 @@ from autotune.research.swept import entry_of, write_sweep
 from autotune.store import TuningCache
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
+from autotune.tuning.context import surroundings
 
 FOLDER = Path(__file__).parents[1] / "datasets"
 SAMPLERS = ("auto", "tpe", "cmaes", "nsga2", "random")
@@ -140,11 +141,7 @@ def keep_survey(cache: Path, name: str) -> None:
         subject={"operation": "gemm", "target": target.name},
         provenance={
             "created": created,
-            "version": __version__,
-            "fingerprint": device.fingerprint.key(),
-            "limits": device.limits.names(),
-            "toolchain": dict(device.toolchain),
-            "state": dict(device.state),
+            **surroundings(device),
             "families": {
                 each: {"digest": families[each].digest}
                 for each in sorted({row.candidate.family for row in found})

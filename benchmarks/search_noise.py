@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from autotune.research import RecordedSpace, read_recorded
-from autotune.research.scoring import curve_score, cut_off, settled_scores
+from autotune.research.scoring import curve_score, cut_off, expected_random_best, settled_scores
 from autotune.search import Searcher
 
 
@@ -51,11 +51,14 @@ def show(
     means: dict[float, list[NDArray[np.float64]]] = {error: [] for error in errors}
     for recorded in spaces:
         values, end = recorded.values, min(cut_off(recorded.values), budget)
+        random = expected_random_best(values, end)
         exact = runs(recorded, budget, seeds, 0.0)
         for error in errors:
             both = exact, runs(recorded, budget, seeds, error)
             fixed = [[curve_score(values, run) for run in each] for each in both]
-            settled = [settled_scores(values, each[:, :end], error) for each in both]
+            settled = [
+                settled_scores(random, each[:, :end], recorded.optimum, error) for each in both
+            ]
             scores = np.array([*fixed, *settled])
             means[error].append(scores.mean(axis=1))
             spread = scores.std(axis=1, ddof=1) / np.sqrt(seeds)

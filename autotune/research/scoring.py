@@ -203,32 +203,31 @@ def paper_score(
         seconds: wall time of each evaluation, by row.
     """
     cut = cut_off(values)
-    end = min(cut, budget)
+    end, optimum = min(cut, budget), float(np.nanmin(values))
     random = expected_random_best(values, end)
     best = np.stack([best_so_far(values, rows, end) for rows in runs])
     best = np.minimum(best, np.nanmax(values))
-    scores = settled_scores(values, best, noise)
+    scores = settled_scores(random, best, optimum, noise)
     aggregate_s = None
     if seconds is not None:
         aggregate_s = _over_time(values, runs, end, seconds)
-    aggregate = _saved(random, best.mean(axis=0), float(np.nanmin(values)))
+    aggregate = _saved(random, best.mean(axis=0), optimum)
     return PaperScore(cut, noise, scores, aggregate, aggregate_s)
 
 
 def settled_scores(
-    values: NDArray[np.float64], best: NDArray[np.float64], noise: float
+    random: NDArray[np.float64], best: NDArray[np.float64], optimum: float, noise: float
 ) -> tuple[float, ...]:
     """`PaperScore.scores` of runs by the value that each has at each evaluation.
 
     Args:
-        values: shape (configurations,), NaN where they failed.
-        best: shape (runs, evaluations), up to the cut-off or the budget.
+        random: `expected_random_best`, shape (evaluations,), up to the cut-off or the budget.
+        best: shape (runs, evaluations).
+        optimum: the least value of all.
         noise: relative noise of the values.
     """
-    end, optimum = best.shape[1], np.nanmin(values)
-    random = expected_random_best(values, end)
     within = (1 + noise) * optimum
-    first = min(FIRST_SCORED, -(-end // 2)) - 1
+    first = min(FIRST_SCORED, -(-len(random) // 2)) - 1
     telling = random[first:] > within
     if not telling.any():
         return (math.nan,) * len(best)

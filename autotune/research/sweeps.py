@@ -30,7 +30,7 @@ from autotune.serving.target import Target
 from autotune.space.document import write_spaces
 from autotune.store import StoredMeasurement, TuningCache
 from autotune.tuning.budget import Budget
-from autotune.tuning.context import TuningContext
+from autotune.tuning.context import TuningContext, surroundings
 from autotune.tuning.progress import Watcher
 from autotune.tuning.results import TrialResult
 from autotune.tuning.run import TrialRun
@@ -262,7 +262,7 @@ def _provenance(context: TuningContext, run: Run, trials: TrialRun) -> dict[str,
     library = trials.baseline
     return {
         "created": checks.utc_now(),
-        **context.surroundings,
+        **surroundings(context.device),
         "objective": run.objective.name,
         "budget_s": effort and effort.budget_s,
         "interval": effort and effort.interval,

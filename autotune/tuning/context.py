@@ -36,6 +36,17 @@ if TYPE_CHECKING:
     from autotune.tuning.settings import Run
 
 
+def surroundings(device: Device) -> dict[str, Any]:
+    """The machine and its software, on which trials depend, as JSON-able values."""
+    return {
+        "version": __version__,
+        "fingerprint": device.fingerprint.key(),
+        "limits": device.limits.names(),
+        "toolchain": dict(device.toolchain),
+        "state": dict(device.state),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceContext:
     """A device on which problems are tuned or surveyed.
@@ -201,7 +212,7 @@ class TuningContext(DeviceContext):
             ) as study,
             self.evaluator(self.problem, run, beside) as evaluator,
         ):
-            study.note_run({"sampler": run.sampler, "seed": run.seed, **self.surroundings})
+            study.note_run({"sampler": run.sampler, "seed": run.seed, **surroundings(self.device)})
             # A worker that was killed may have told the study and not stored in the cache.
             self.keep(study.name, self.problem, study.measured())
             yield study, evaluator
@@ -216,14 +227,3 @@ class TuningContext(DeviceContext):
             fingerprint=self.device.fingerprint.digest,
             objective=objective.name,
         )
-
-    @property
-    def surroundings(self) -> dict[str, Any]:
-        """The machine and its software, on which trials depend, as JSON-able values."""
-        return {
-            "version": __version__,
-            "fingerprint": self.device.fingerprint.key(),
-            "limits": self.device.limits.names(),
-            "toolchain": dict(self.device.toolchain),
-            "state": dict(self.device.state),
-        }
