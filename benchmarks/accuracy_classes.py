@@ -3,12 +3,16 @@
 Every family that splits operands for tensor cores, by its fastest preset: speed relative to
 cuBLAS's SGEMM (TF32 off) or DGEMM, all kernels of a call counted, in CUDA graphs, in turns and
 then for a while without a pause, with the joules of a result; the same with B kept; and errors of
-a corner of C, as Frobenius norms against sums in extended precision. Prints Markdown.
+a corner of C, as Frobenius norms against sums in extended precision. With ``--drawn COUNT``
+instead: what `load` serves in each class for shapes that nobody tuned, in all layouts, beside
+cuBLAS and beside the strict kernel that it serves. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import math
 import statistics
 import tempfile
 import time
@@ -20,8 +24,9 @@ import numpy as np
 import torch
 from gpu_environment import describe_gpu, read_gpu
 from layers import called, captured, preset_kernels
+from shape_draws import Bounds, draw
 
-from autotune import Gemm
+from autotune import Gemm, load
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.nvidia.nvml import GpuMonitor
 from autotune.targets.families import load_families
@@ -35,6 +40,9 @@ ERRORS_AT = 4096
 """Reduction of the products whose errors are shown."""
 SUSTAINED_AT = "4096x4096x4096"
 """What the table by sizes shows of steady work, and of errors."""
+DRAWN = Bounds(sides=(512, 8192), reduction=(512, 8192), work=(1e8, 1e11))
+CLASSES = {"fp32-normwise": "float32", "fp32": "float32", "fp64": "float64"}
+LAYOUTS = ("nn", "nt", "tn", "tt")
 
 Replay = Callable[[], float]
 
@@ -45,9 +53,15 @@ def main() -> None:
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="MxNxK")
     parser.add_argument("--layout", default="nn")
     parser.add_argument("--steady", type=float, default=0.6, metavar="SECONDS")
+    parser.add_argument("--drawn", type=int, metavar="COUNT", help="shapes of each class")
+    parser.add_argument("--seed", type=int, default=1, help="of the shapes")
     args = parser.parse_args()
     gpu = read_gpu()
     print(describe_gpu(gpu))
+    if args.drawn:
+        print(f"- {args.drawn} shapes of each class, seed {args.seed}; nothing tuned\n")
+        print(served(args.drawn, args.seed))
+        return
     print(f"- layout {args.layout}; sustained: {args.steady} s of calls without a pause\n")
     head = "| family | class | size | preset | µs | x cuBLAS | sustained | J | cuBLAS's J |"
     print(f"{head} B kept | error | cuBLAS's error |\n|{'---|' * 12}")
@@ -62,6 +76,52 @@ def main() -> None:
             for row in compare(families[name], size, args.layout, args.steady, gpu, programs)
         ]
     print(f"\n{by_size(rows)}")
+
+
+def served(count: int, seed: int) -> str:
+    """Print a line for each drawn shape, and give a table of the classes."""
+    print(f"| class | shape | layout | family | µs | x cuBLAS | x strict |\n|{'---|' * 7}")
+    table = ["| class | x cuBLAS | least | x strict | least |\n|---|---|---|---|---|"]
+    for accuracy, dtype in CLASSES.items():
+        ratios = []
+        for number, shape in enumerate(itertools.islice(draw(seed, DRAWN), count)):
+            layout = LAYOUTS[number % len(LAYOUTS)]
+            problem, strict = (
+                Gemm(*shape.sizes, dtype, layout=layout, accuracy=each) for each in (accuracy, "")
+            )
+            ours, usual = (
+                load(each, target="cuda", match="nearest") for each in (problem, strict)
+            )
+            a, b, left, right, out = tensors(problem)
+            calls = max(2, min(64, round(GRAPH_PRODUCTS / shape.work)))
+            theirs = captured(
+                lambda each: torch.mm(each[0], each[1], out=each[2]), [(left, right, out)], calls
+            )
+            kept = [captured(called(each), [(a, b, out)], calls) for each in (ours, usual)]
+            times = [[replay() for replay in (theirs, *kept)] for _ in range(TURNS)][1:]
+            found = [
+                statistics.median(turn[other] / turn[1] for turn in times) for other in (0, 2)
+            ]
+            ratios.append(found)
+            us = statistics.median(turn[1] for turn in times)
+            cells = [accuracy, str(shape), layout, ours.candidate.family, f"{us:.1f}"]
+            print(f"| {' | '.join([*cells, *(f'{each:.2f}' for each in found)])} |", flush=True)
+        cells = [accuracy]
+        for each in zip(*ratios, strict=True):
+            cells += [f"{math.exp(statistics.fmean(map(math.log, each))):.2f}", f"{min(each):.2f}"]
+        table.append(f"| {' | '.join(cells)} |")
+    return "\n" + "\n".join(table)
+
+
+def tensors(problem: Gemm) -> tuple[Any, Any, Any, Any, Any]:
+    """A and B as they are stored, as they are multiplied, and memory for C."""
+    dtype = getattr(torch, problem.dtype)
+    stored = [torch.randn(each.shape, device="cuda", dtype=dtype) for each in problem.operands[:2]]
+    left, right = (
+        each.t() if letter == "t" else each
+        for each, letter in zip(stored, problem.layout, strict=True)
+    )
+    return *stored, left, right, torch.empty(problem.m, problem.k, device="cuda", dtype=dtype)
 
 
 def by_size(rows: Sequence[Sequence[str]]) -> str:
@@ -87,14 +147,7 @@ def compare(
     """Print and give rows of a family: its fastest preset, and `exact` where there is one."""
     m, n, k = map(int, size.split("x"))
     problem = Gemm(m, n, k, family.dtypes[0], layout=layout, accuracy=family.accuracy)
-    dtype = getattr(torch, problem.dtype)
-    shapes = ((m, n), (n, k))
-    a, b = (
-        torch.randn(shape[:: -1 if letter == "t" else 1], device="cuda", dtype=dtype)
-        for shape, letter in zip(shapes, layout, strict=True)
-    )
-    left, right = (x.t() if letter == "t" else x for x, letter in zip((a, b), layout, strict=True))
-    out = torch.empty(m, k, device="cuda", dtype=dtype)
+    a, b, left, right, out = tensors(problem)
     operands = [(a, b, out)]
     calls = max(2, min(64, round(GRAPH_PRODUCTS / (m * n * k))))
     theirs = captured(lambda each: torch.mm(left, right, out=each[2]), operands, calls)
