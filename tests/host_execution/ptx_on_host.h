@@ -13,6 +13,25 @@ static auto list(Values... values) {
   return std::array<std::common_type_t<Values...>, sizeof...(Values)>{values...};
 }
 
+// --- Conversions, and stores of several words ---
+
+template <typename Element>
+static void convert_pair(unsigned* to, float high, float low) {
+  const Element pair[2] = {Element(low), Element(high)};
+  static_assert(sizeof pair == sizeof *to, "two elements are a word");
+  std::memcpy(to, pair, sizeof pair);
+}
+
+static void cvt_rn_f16x2_f32(unsigned* to, float high, float low) {
+  convert_pair<__half>(to, high, low);
+}
+
+static void cvt_rn_bf16x2_f32(unsigned* to, float high, float low) {
+  convert_pair<__nv_bfloat16>(to, high, low);
+}
+
+void st_global_v4_b32(void* to, const std::array<unsigned, 4>& words);
+
 // --- Asynchronous copies: carried out as late as they may be, when their thread waits for them ---
 
 void cp_async_cg_shared_global(unsigned to, const void* from, int bytes, int given);

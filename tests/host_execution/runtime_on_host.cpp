@@ -315,6 +315,13 @@ static int lane() { return int(host::running->number - host::warp_begin()); }
 // The number of the first thread of the running warp.
 static std::size_t first_of_warp() { return host::warp_begin(); }
 
+// --- Stores of several words ---
+
+void st_global_v4_b32(void* to, const std::array<unsigned, 4>& words) {
+  if (reinterpret_cast<std::uintptr_t>(to) % sizeof words != 0) host::fail("misaligned store");
+  std::memcpy(to, words.data(), sizeof words);
+}
+
 // --- Asynchronous copies ---
 
 static void copy(char* to, const void* from, int bytes, int given) {
