@@ -14,6 +14,10 @@ plan, from the times of a first one, has the programs that did best there: what 
 shapes is hardly known. Times are of CUDA graphs, operands rotating beyond the level-2 cache; every
 result is compared with PyTorch's. What is shipped are the programs that are fastest on the shapes
 timed now, and by their prices on shapes of all other kinds, as which they were timed before.
+
+``--accuracy`` is for the portfolio of a looser class; ``--first h100`` begins with another GPU's
+programs, ``--anew`` learns the prices of all that is timed: of a device that has estimates, or
+after an edit of families.
 """
 
 from __future__ import annotations
@@ -61,7 +65,10 @@ from autotune.targets.registry import make_target
 MOST_WORK, MOST_OF_LAYERS = 3e10, 8e10
 """Products of a shape that is drawn, and of a layer."""
 
-SQUARES = (128, 256, 512, 1024, 2048)
+FEWEST_OF_LOOSER = 384
+"""Least size of a shape that is drawn for a looser class, which is not for small products."""
+
+SQUARES = (128, 256, 512, 1024, 2048, 4096, 8192)
 SECOND = 1.08
 """How much slower than a program's best call its second one may be expected, to be timed too."""
 
@@ -95,14 +102,28 @@ class Device(NamedTuple):
     portfolio: Portfolio
 
     @classmethod
-    def named(cls, name: str, dtype: str) -> Device:
-        """The device of a name, with the shipped portfolio of a type."""
-        device = make_target("cuda").device(None, name)
-        (file,) = data_dir("cache").glob(f"cuda-*{name}*/gemm.portfolio.jsonl")
-        own = Gemm(1, 1, 1, dtype)
-        found = [each for each in read_portfolios(file) if _is_for(each, own)]
+    def named(cls, args: argparse.Namespace, dtype: str) -> Device:
+        """The device that is asked for, with a portfolio of a type: its own, or the first one."""
+        target = make_target("cuda")
+        device, own = (
+            target.device(None, args.device),
+            Gemm(1, 1, 1, dtype, accuracy=args.accuracy),
+        )
+        file, first = (
+            next(data_dir("cache").glob(f"cuda-*{name}*/gemm.portfolio.jsonl"))
+            for name in (args.device, args.first or args.device)
+        )
+        (found,) = (each for each in read_portfolios(first) if _is_for(each, own))
+        portfolio = dataclasses.replace(
+            found, fingerprint=device.fingerprint, toolchain=dict(device.toolchain)
+        )
         families = load_families(target="cuda", operation="gemm")
-        return cls(file, device.limits, families, found[0])
+        return cls(file, device.limits, families, portfolio if args.first else found)
+
+    def problem(self, sizes: Sequence[int], layout: str) -> Gemm:
+        """A product of the portfolio's types and class."""
+        own = self.portfolio
+        return Gemm(*sizes, own.dtype, layout=layout, accuracy=own.accuracy)
 
     def book(self) -> PriceBook:
         """The prices that are shipped."""
@@ -126,7 +147,10 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="*", help="a plan; or times, all that there are")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--like", nargs="*", default=[], help="types that get the same programs")
+    parser.add_argument("--accuracy", default="", help="a class; the usual one of the type")
     parser.add_argument("--device", default="h100")
+    parser.add_argument("--first", metavar="DEVICE", help="whose portfolio is the first one")
+    parser.add_argument("--anew", action="store_true", help="learn prices that are known, too")
     parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
     parser.add_argument("--count", type=int, default=24, help="shapes of a layout; twice for nn")
     parser.add_argument("--multiple", type=int, default=8)
@@ -148,10 +172,10 @@ def main() -> None:
 
 def plan(args: argparse.Namespace) -> None:
     """Write a line for each shape, with its calls."""
-    device = Device.named(args.device, args.dtype)
+    device = Device.named(args, args.dtype)
     book = device.book()
     if args.files:
-        best = _learn(device, book, _rows(args.files))
+        best = _learn(device, book, _rows(args.files), anew=args.anew)
         chosen = [each.key for each in _selected(device, book, best, args.seed, args.programs)]
         kept = {entry.key for entry in device.portfolio.entries}.union(chosen)
         pools = {
@@ -163,7 +187,8 @@ def plan(args: argparse.Namespace) -> None:
     else:
         pools = {layout: _pool(device, book, layout) for layout in args.layouts}
     lines, count = [], 0
-    for layout, problem in _problems(args):
+    for layout, each in _shapes(args):
+        problem = device.problem(each, layout)
         sizes = Sizes.of(problem)
         expected = []
         for candidate in pools[layout]:
@@ -184,19 +209,24 @@ def plan(args: argparse.Namespace) -> None:
     # Layouts and sizes in turns: what a run has no time for is of all kinds.
     order = np.random.default_rng(args.seed).permutation(len(lines))
     text = "".join(f"{lines[row]}\n" for row in order)
-    args.output.write_text(json.dumps({"dtype": args.dtype}) + "\n" + text)
+    head = {"dtype": args.dtype, "accuracy": args.accuracy}
+    args.output.write_text(json.dumps(head) + "\n" + text)
     print(f"{len(lines)} shapes, {count} calls")
 
 
-def _problems(args: argparse.Namespace) -> Iterator[tuple[str, Gemm]]:
+def _shapes(args: argparse.Namespace) -> Iterator[tuple[str, tuple[int, int, int]]]:
     bounds = dataclasses.replace(GPU, work=(1e5, MOST_WORK))
+    if args.accuracy:
+        sides = FEWEST_OF_LOOSER, bounds.sides[1]
+        bounds = dataclasses.replace(bounds, sides=sides, reduction=sides)
     for number, layout in enumerate(args.layouts):
         count = args.count * (2 if layout == "nn" else 1)
         shapes = itertools.islice(draw(args.seed + number, bounds, args.multiple), count)
-        squares = [(side, side, side) for side in SQUARES]
+        squares = [(side, side, side) for side in SQUARES if side >= bounds.sides[0]]
         layers = itertools.islice(_layers(args.seed, MOST_OF_LAYERS), count * (layout == "nt"))
-        for m, n, k in [*(shape.sizes for shape in shapes), *squares, *layers]:
-            yield layout, Gemm(m, n, k, args.dtype, layout=layout)
+        for sizes in [*(shape.sizes for shape in shapes), *squares, *layers]:
+            if min(sizes) >= bounds.sides[0]:
+                yield layout, sizes
 
 
 def _layers(seed: int, most: float) -> Iterator[tuple[int, int, int]]:
@@ -268,8 +298,10 @@ def time_all(args: argparse.Namespace) -> None:
             for name, configuration in each["calls"]:
                 program = program_of(families[name], families[name].conform(configuration))
                 key = f"{name} {each['layout']} {program}"
-                what = (name, configuration, each["sizes"], each["layout"], dtype)
-                jobs.setdefault(key, (*what, gpu.limits, folder))
+                problem = Gemm(
+                    *each["sizes"], dtype, layout=each["layout"], accuracy=head["accuracy"]
+                )
+                jobs.setdefault(key, (name, configuration, problem, gpu.limits, folder))
         with ProcessPoolExecutor() as pool:
             failed = [error for error in pool.map(_compiled, jobs.values(), chunksize=4) if error]
         print(f"- {len(jobs)} programs, of which not compiled: {failed}", flush=True)
@@ -277,8 +309,8 @@ def time_all(args: argparse.Namespace) -> None:
         for each in lines:
             if time.monotonic() > end:
                 break
-            m, n, k = each["sizes"]
-            problem = Gemm(m, n, k, dtype, layout=each["layout"])
+            how = {"layout": each["layout"], "accuracy": head["accuracy"]}
+            problem = Gemm(*each["sizes"], dtype, **how)
             operands = _operands(torch, problem, kind)
             count = max(8, len(operands))
 
@@ -334,9 +366,8 @@ def _operands(torch: Any, problem: Gemm, kind: Any) -> list[tuple[Any, ...]]:
 
 
 def _compiled(job: tuple[Any, ...]) -> str:
-    name, configuration, sizes, layout, dtype, limits, folder = job
+    name, configuration, problem, limits, folder = job
     family = load_families(target="cuda", operation="gemm")[name]
-    problem = Gemm(*sizes, dtype, layout=layout)
     try:
         programs = ProgramCache(Path(folder))
         make_program(family, family.conform(configuration), problem, limits, programs)
@@ -350,15 +381,15 @@ def _compiled(job: tuple[Any, ...]) -> str:
 
 def ship(args: argparse.Namespace) -> None:
     """Learn prices from times, select programs, and write portfolios with their binaries."""
-    device = Device.named(args.device, args.dtype)
+    device = Device.named(args, args.dtype)
     book, rows = device.book(), _rows(args.files)
     rows = [row for row in rows if row["layout"] not in args.keep]
-    best = _learn(device, book, rows)
+    best = _learn(device, book, rows, anew=args.anew)
     kept = sum(entry.layout in args.keep for entry in device.portfolio.entries)
     most = min(args.programs, LARGEST) - kept
     chosen = _selected(device, book, best, args.seed, most, args.keep)
     for dtype in (args.dtype, *args.like):
-        _write(Device.named(args.device, dtype), chosen, book, args.keep, len(best))
+        _write(Device.named(args, dtype), chosen, book, args.keep, len(best))
 
 
 def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
@@ -366,21 +397,21 @@ def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
 
 
 def _learn(
-    device: Device, book: PriceBook, rows: Sequence[Mapping[str, Any]]
+    device: Device, book: PriceBook, rows: Sequence[Mapping[str, Any]], *, anew: bool
 ) -> dict[Sizes, dict[Key, float]]:
     """Teach a book times; gives the best seconds of every program on every shape.
 
-    Prices that are shipped stay: they are of larger products, too, which are not timed now.
+    Unless learnt anew, prices that are shipped stay: they are of larger products, too.
     """
     best: dict[Sizes, dict[Key, float]] = {}
     for row in rows:
-        sizes = Sizes.of(Gemm(*row["sizes"], device.portfolio.dtype, layout=row["layout"]))
+        sizes = Sizes.of(device.problem(row["sizes"], row["layout"]))
         known = best.setdefault(sizes, {})
         for name, configuration, us in row["calls"]:
             candidate = Candidate(name, device.families[name].conform(configuration))
             program = book.program(candidate, row["layout"])
             assert program is not None
-            if program.known is None:
+            if anew or program.known is None:
                 book.note(Timed(candidate, sizes, us / 1e6))
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
     book.learn()
@@ -398,7 +429,7 @@ def _selected(
     """Programs of all layouts `but` some, in the order of what they bring."""
     able = [each for each in book.programs if each.key.layout not in but]
     able = [each for each in able if each.known is not None or _believed(each, able, best)]
-    elsewhere = [*_elsewhere(device.portfolio.dtype, seed)]
+    elsewhere = [Sizes.of(device.problem(*each)) for each in _elsewhere(seed)]
     large = [each for each in elsewhere if each.products > MOST_WORK]
     sizes = [each for each in [*best, *elsewhere, *large * LARGE] if each.layout not in but]
     seconds = np.full((len(able), len(sizes)), np.inf)
@@ -448,22 +479,22 @@ def _believed(
     return True
 
 
-def _elsewhere(dtype: str, seed: int) -> Iterator[Sizes]:
+def _elsewhere(seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
     """Shapes as earlier surveys drew them: layers, and any, most of them not aligned."""
     layouts = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
     for number, shape in enumerate(itertools.islice(draw(seed, GPU), ELSEWHERE // 2)):
-        yield Sizes.of(Gemm(*shape.sizes, dtype, layout=layouts[number % 10]))
+        yield shape.sizes, layouts[number % 10]
     for side, layout in itertools.product(SIDES, ("nn", "nt", "tn", "tt")):
-        yield Sizes.of(Gemm(side, side, side, dtype, layout=layout))
+        yield (side, side, side), layout
     layouts = ("nt", "nt", "nn", "nt", "tn")
     for number, sizes in enumerate(itertools.islice(_layers(seed, np.inf), ELSEWHERE // 2)):
-        yield Sizes.of(Gemm(*sizes, dtype, layout=layouts[number % 5]))
+        yield sizes, layouts[number % 5]
 
 
 def _write(
     device: Device, chosen: Sequence[Any], book: PriceBook, keep: Sequence[str], shapes: int
 ) -> None:
-    before, problem = device.portfolio, Gemm(64, 64, 64, device.portfolio.dtype)
+    before, problem = device.portfolio, device.problem((64, 64, 64), "nn")
     known = {entry.key: entry for entry in before.entries}
     entries = [entry for entry in before.entries if entry.layout in keep]
     for program in chosen:
