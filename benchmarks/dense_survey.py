@@ -28,6 +28,7 @@ import hashlib
 import itertools
 import json
 import lzma
+import shutil
 import statistics
 import sys
 import tempfile
@@ -97,6 +98,7 @@ class Device(NamedTuple):
     """Whose programs: limits, families and what is shipped."""
 
     file: Path
+    first: Path
     limits: Any
     families: Mapping[str, KernelFamily]
     portfolio: Portfolio
@@ -104,21 +106,17 @@ class Device(NamedTuple):
     @classmethod
     def named(cls, args: argparse.Namespace, dtype: str) -> Device:
         """The device that is asked for, with a portfolio of a type: its own, or the first one."""
-        target = make_target("cuda")
-        device, own = (
-            target.device(None, args.device),
-            Gemm(1, 1, 1, dtype, accuracy=args.accuracy),
-        )
+        limits = make_target("cuda").device(None, args.device).limits
         file, first = (
             next(data_dir("cache").glob(f"cuda-*{name}*/gemm.portfolio.jsonl"))
             for name in (args.device, args.first or args.device)
         )
-        (found,) = (each for each in read_portfolios(first) if _is_for(each, own))
-        portfolio = dataclasses.replace(
-            found, fingerprint=device.fingerprint, toolchain=dict(device.toolchain)
-        )
+        own = Gemm(1, 1, 1, dtype, accuracy=args.accuracy)
+        (portfolio,) = (each for each in read_portfolios(first) if _is_for(each, own))
+        there = next(iter(read_portfolios(file))).fingerprint
         families = load_families(target="cuda", operation="gemm")
-        return cls(file, device.limits, families, portfolio if args.first else found)
+        portfolio = dataclasses.replace(portfolio, fingerprint=there)
+        return cls(file, first, limits, families, portfolio)
 
     def problem(self, sizes: Sequence[int], layout: str) -> Gemm:
         """A product of the portfolio's types and class."""
@@ -151,6 +149,7 @@ def main() -> None:
     parser.add_argument("--device", default="h100")
     parser.add_argument("--first", metavar="DEVICE", help="whose portfolio is the first one")
     parser.add_argument("--anew", action="store_true", help="learn prices that are known, too")
+    parser.add_argument("--same", action="store_true", help="ship no programs that are new")
     parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
     parser.add_argument("--count", type=int, default=24, help="shapes of a layout; twice for nn")
     parser.add_argument("--multiple", type=int, default=8)
@@ -387,7 +386,10 @@ def ship(args: argparse.Namespace) -> None:
     best = _learn(device, book, rows, anew=args.anew)
     kept = sum(entry.layout in args.keep for entry in device.portfolio.entries)
     most = min(args.programs, LARGEST) - kept
-    chosen = _selected(device, book, best, args.seed, most, args.keep)
+    if args.same:
+        chosen = [each for each in book.programs if each.known is not None]
+    else:
+        chosen = _selected(device, book, best, args.seed, most, args.keep)
     for dtype in (args.dtype, *args.like):
         _write(Device.named(args, dtype), chosen, book, args.keep, len(best))
 
@@ -508,6 +510,10 @@ def _write(
         for number, entry in enumerate(entries):
             if entry.binary is None:
                 entries[number] = _with_binary(device, entry, problem, programs)
+            elif device.first != device.file:
+                for digest in filter(None, (entry.binary, entry.support)):
+                    name = f"{digest}{COMPRESSED}"
+                    shutil.copyfile(device.first.with_name(name), device.file.with_name(name))
     called = with_calls(entries, device.families, problem, device.limits)
     portfolio = dataclasses.replace(
         before,
