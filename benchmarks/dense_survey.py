@@ -113,9 +113,14 @@ class Device(NamedTuple):
         )
         own = Gemm(1, 1, 1, dtype, accuracy=args.accuracy)
         (portfolio,) = (each for each in read_portfolios(first) if _is_for(each, own))
-        there = next(iter(read_portfolios(file))).fingerprint
+        there = list(read_portfolios(file))
+        portfolio = dataclasses.replace(portfolio, fingerprint=there[0].fingerprint)
+        if args.both:
+            (known,) = (each for each in there if _is_for(each, own))
+            keys = {entry.key for entry in known.entries}
+            more = [entry for entry in portfolio.entries if entry.key not in keys]
+            portfolio = dataclasses.replace(known, entries=(*known.entries, *more))
         families = load_families(target="cuda", operation="gemm")
-        portfolio = dataclasses.replace(portfolio, fingerprint=there)
         return cls(file, first, limits, families, portfolio)
 
     def problem(self, sizes: Sequence[int], layout: str) -> Gemm:
@@ -148,6 +153,7 @@ def main() -> None:
     parser.add_argument("--accuracy", default="", help="a class; the usual one of the type")
     parser.add_argument("--device", default="h100")
     parser.add_argument("--first", metavar="DEVICE", help="whose portfolio is the first one")
+    parser.add_argument("--both", action="store_true", help="its own programs, too, which hold")
     parser.add_argument("--anew", action="store_true", help="learn prices that are known, too")
     parser.add_argument("--same", action="store_true", help="ship no programs that are new")
     parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
@@ -513,7 +519,8 @@ def _write(
             elif device.first != device.file:
                 for digest in filter(None, (entry.binary, entry.support)):
                     name = f"{digest}{COMPRESSED}"
-                    shutil.copyfile(device.first.with_name(name), device.file.with_name(name))
+                    if not device.file.with_name(name).exists():
+                        shutil.copyfile(device.first.with_name(name), device.file.with_name(name))
     called = with_calls(entries, device.families, problem, device.limits)
     portfolio = dataclasses.replace(
         before,
