@@ -115,11 +115,16 @@ class Device(NamedTuple):
         (portfolio,) = (each for each in read_portfolios(first) if _is_for(each, own))
         there = list(read_portfolios(file))
         portfolio = dataclasses.replace(portfolio, fingerprint=there[0].fingerprint)
-        if args.both:
+        if args.own:
             (known,) = (each for each in there if _is_for(each, own))
-            keys = {entry.key for entry in known.entries}
-            more = [entry for entry in portfolio.entries if entry.key not in keys]
-            portfolio = dataclasses.replace(known, entries=(*known.entries, *more))
+            kept = {each.key: each for each in known.entries if each.family in args.own}
+            more = [each for each in portfolio.entries if each.key not in kept]
+            common = {name: known.families[name] for name in args.own}
+            portfolio = dataclasses.replace(
+                portfolio,
+                entries=(*kept.values(), *more),
+                families={**portfolio.families, **common},
+            )
         families = load_families(target="cuda", operation="gemm")
         return cls(file, first, limits, families, portfolio)
 
@@ -153,7 +158,7 @@ def main() -> None:
     parser.add_argument("--accuracy", default="", help="a class; the usual one of the type")
     parser.add_argument("--device", default="h100")
     parser.add_argument("--first", metavar="DEVICE", help="whose portfolio is the first one")
-    parser.add_argument("--both", action="store_true", help="its own programs, too, which hold")
+    parser.add_argument("--own", nargs="*", default=[], help="families whose own programs stay")
     parser.add_argument("--anew", action="store_true", help="learn prices that are known, too")
     parser.add_argument("--same", action="store_true", help="ship no programs that are new")
     parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
