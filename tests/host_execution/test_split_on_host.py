@@ -128,6 +128,25 @@ def test_rows_of_tiles_are_short_or_long(name: str, folder: Path) -> None:
             assert judge(name, "tn", case, folder, row_bytes=row_bytes, promote=promote) == ""
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [  # a block holds two, one, and less than one of its four rows at a time
+        ("split_fp16", 5000),
+        ("split_bf16", 9001),
+        ("split_mma_fp16", 17500),
+        ("split_fp64", 2500),
+        ("split_mma_fp64", 8300),
+    ],
+)
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_rows_and_columns_are_longer_than_a_chunk(
+    name: str, n: int, layout: str, folder: Path
+) -> None:
+    case = Case(37, n, 35, distribution="special" if n % 2 else "normal", padding=1)
+    assert judge(name, layout, case, folder) == ""
+
+
 def test_copies_arrive_late_and_early(folder: Path) -> None:
     case = on_host.Case(200, 335, 136, "float32", "tn", (1, 2, 3), (1, 1, 1), special=True)
     for name in ("split_bf16", "split_fp16"):
