@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
@@ -38,7 +38,13 @@ Compute: TypeAlias = "Callable[..., Any]"
 
 
 class Keeper(Protocol):
-    """Says what gates let through."""
+    """Says what the gates of a device let through.
+
+    Attributes:
+        serves: False lets all be PyTorch's, which costs less than to ask for each product.
+    """
+
+    serves: bool
 
     def product(self, a: Any, b: Any) -> Compute | None:
         """Function that computes a product now; None lets PyTorch."""
@@ -53,15 +59,14 @@ class Keeper(Protocol):
         ...
 
 
-def install(keeper: Keeper, devices: Iterable[str]) -> None:
+def install(keepers: Mapping[str, Keeper]) -> None:
     """Set up the gates of some devices, unless they are.
 
     They stay as long as the process: taking a kernel away from PyTorch's dispatcher, which other
-    threads may be calling, is not safe. With nothing to let through they cost about 3 us.
+    threads may be calling, is not safe. With nothing to let through they cost about 2 us.
 
     Args:
-        keeper: says what they let through.
-        devices: kinds of devices.
+        keepers: what they let through, by the kind of device.
 
     Raises:
         MissingDependencyError: PyTorch is older than 2.9 and does not give its kernels away.
@@ -71,8 +76,8 @@ def install(keeper: Keeper, devices: Iterable[str]) -> None:
             "the switch needs PyTorch 2.9 or newer, this is "
             f"{torch.__version__}: use autotune.torch.convert or linear instead"
         )
-    for device in sorted(set(devices) - _INSTALLED.keys()):
-        _INSTALLED[device] = _install_on(keeper, device.upper())
+    for device in sorted(keepers.keys() - _INSTALLED.keys()):
+        _INSTALLED[device] = _install_on(keepers[device], device.upper())
 
 
 def _install_on(keeper: Keeper, device: str) -> Any:
@@ -97,7 +102,7 @@ def _product(keeper: Keeper, original: Any) -> Any:
     """Gate of ``aten::mm`` and ``aten::mm.out``."""
 
     def gate(keys: Any, a: Any, b: Any, **options: Any) -> Any:
-        compute = keeper.product(a, b)
+        compute = keeper.product(a, b) if keeper.serves else None
         if compute is None:
             return original(keys, a, b, **options)
 
@@ -118,14 +123,11 @@ def _stack(keeper: Keeper, original: Any) -> Any:
     """Gate of ``aten::bmm`` and ``aten::bmm.out``."""
 
     def gate(keys: Any, a: Any, b: Any, **options: Any) -> Any:
-        def theirs() -> Any:
-            return original(keys, a, b, **options)
-
         out = options.get("out")
-        product = keeper.stack(a, b)
+        product = keeper.stack(a, b) if keeper.serves else None
         if product is None or (out is not None and not _holds_stack(out, a, b)):
-            return theirs()
-        return product.compute((a, b), out, theirs)
+            return original(keys, a, b, **options)
+        return product.compute((a, b), out, lambda: original(keys, a, b, **options))
 
     return gate
 
@@ -133,30 +135,31 @@ def _stack(keeper: Keeper, original: Any) -> Any:
 def _sum(keeper: Keeper, original: Any) -> Any:
     """Gate of ``aten::addmm`` and ``aten::addmm.out``."""
 
-    def gate(
-        keys: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1, **options: Any
-    ) -> Any:
-        out = options.get("out")
+    def gate(keys: Any, c: Any, a: Any, b: Any, **options: Any) -> Any:
+        if not keeper.serves:
+            return original(keys, c, a, b, **options)
+        beta, alpha, out = options.get("beta", 1), options.get("alpha", 1), options.get("out")
+        within = beta != 0 and not adds_apart(a.dtype)
+        if within:
+            plain = out is None and _is_one(alpha) and _is_one(beta)
+            compute = keeper.sum(a, b, c) if plain else None
+        else:
+            compute = keeper.product(a, b)
+            if compute is not None and not _adds(c, a, b, alpha, beta):
+                compute = None
+        if compute is None or (out is not None and not _holds(out, a, b, c)):
+            return original(keys, c, a, b, **options)
 
         def theirs() -> Any:
-            return original(keys, c, a, b, beta=beta, alpha=alpha, **options)
+            return original(keys, c, a, b, **options)
 
         def ours(calls: TensorCalls) -> Any:
             made = calls.call(a, b, out, alpha)
             return made if beta == 0 else made.add_(c, alpha=beta)
 
-        if beta != 0 and not adds_apart(a.dtype):
-            plain = not options and _is_one(alpha) and _is_one(beta)
-            compute = keeper.sum(a, b, c) if plain else None
-            if compute is None:
-                return theirs()
+        if within:
             added = (None, None, c, None, None) if c.dim() == 1 else (None, None, None, None, c)
             return compute(lambda call: call(a, b.t(), added), theirs, a)
-        compute = keeper.product(a, b)
-        if compute is None or not _adds(c, a, b, alpha, beta):
-            return theirs()
-        if out is not None and not _holds(out, a, b, c):
-            return theirs()
         return compute(ours, theirs, a, added=True, twice=out is None)
 
     return gate
@@ -358,19 +361,60 @@ def use_tuned(
         _SWITCH.remove(selection)
 
 
+class _Served:
+    """See `Keeper`: products on a device that are selected now."""
+
+    def __init__(self, device: str) -> None:
+        self.serves = False
+        self._device = device
+        self._accepts: Accepts | None = None
+        self._accepts_rounded: Accepts | None = None
+
+    def select(self, selections: Sequence[Selection]) -> None:
+        """Serve what these select."""
+        rounded = [selection for selection in selections if selection.rounded]
+        self._accepts = _any_of(selections, self._device)
+        self._accepts_rounded = _any_of(rounded, self._device)
+        self.serves = self._accepts is not None
+
+    def product(self, a: Any, b: Any) -> Compute | None:
+        """Function that computes a product of plain tensors now; None lets PyTorch."""
+        accepts = self._accepts
+        if accepts is None or (found := product_of(a, b, _CALLER, accepts)) is None:
+            return None
+        if a.dtype is not torch.float32 or torch_is_exact(torch, self._device):
+            return found.compute
+        log_product(
+            _CALLER, None, "", "float32 is left to the library where it is set to round it"
+        )
+        accepts = self._accepts_rounded
+        found = None if accepts is None else product_of(a, b, _CALLER, accepts)
+        return None if found is None else found.by_kernel
+
+    def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
+        """Function that computes ``a @ b + c`` of 16-bit tensors; None lets PyTorch."""
+        accepts = self._accepts
+        found = None if accepts is None else sum_of(a, b, c, _CALLER, accepts)
+        return None if found is None else found.compute
+
+    def stack(self, a: Any, b: Any) -> StackProduct | None:
+        """The products of two stacks of plain tensors; None lets PyTorch."""
+        accepts = self._accepts
+        return None if accepts is None else product_of_stacks(a, b, _CALLER, accepts)
+
+
 class _Switch:
     """Products that are selected now, in all threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._selections: list[Selection] = []
-        self._accepts: dict[str, Accepts | None] = {}
-        self._accepts_rounded: dict[str, Accepts | None] = {}
+        self._served = {device: _Served(device) for device in DEVICES}
 
     def add(self, selection: Selection) -> None:
         """Serve what is selected, too."""
         with self._lock:
-            install(self, selection.devices)
+            install({device: self._served[device] for device in selection.devices})
             self._change([*self._selections, selection])
 
     def remove(self, selection: Selection) -> None:
@@ -380,39 +424,10 @@ class _Switch:
             rest.remove(selection)
             self._change(rest)
 
-    def product(self, a: Any, b: Any) -> Compute | None:
-        """Function that computes a product of plain tensors now; None lets PyTorch."""
-        accepts = self._accepts.get(a.device.type)
-        if accepts is None:
-            return None
-        found = product_of(a, b, _CALLER, accepts)
-        if found is None:
-            return None
-        if a.dtype is not torch.float32 or torch_is_exact(torch, a.device.type):
-            return found.compute
-        log_product(
-            _CALLER, None, "", "float32 is left to the library where it is set to round it"
-        )
-        accepts = self._accepts_rounded.get(a.device.type)
-        found = None if accepts is None else product_of(a, b, _CALLER, accepts)
-        return None if found is None else found.by_kernel
-
-    def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
-        """Function that computes ``a @ b + c`` of 16-bit tensors; None lets PyTorch."""
-        accepts = self._accepts.get(a.device.type)
-        found = None if accepts is None else sum_of(a, b, c, _CALLER, accepts)
-        return None if found is None else found.compute
-
-    def stack(self, a: Any, b: Any) -> StackProduct | None:
-        """The products of two stacks of plain tensors; None lets PyTorch."""
-        accepts = self._accepts.get(a.device.type)
-        return None if accepts is None else product_of_stacks(a, b, _CALLER, accepts)
-
     def _change(self, selections: list[Selection]) -> None:
         self._selections = selections
-        rounded = [selection for selection in selections if selection.rounded]
-        self._accepts = {device: _any_of(selections, device) for device in DEVICES}
-        self._accepts_rounded = {device: _any_of(rounded, device) for device in DEVICES}
+        for served in self._served.values():
+            served.select(selections)
 
 
 def _any_of(selections: Iterable[Selection], device: str) -> Accepts | None:

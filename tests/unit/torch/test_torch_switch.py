@@ -127,6 +127,8 @@ def test_what_is_added_in_16_bits_is_added_by_one_kernel(dtype: str, beta: int) 
     short = dtype in ("bfloat16", "float16")
 
     class Everything:
+        serves = True
+
         def product(self, a: Any, b: Any) -> Any:
             assert not short or beta == 0, "a contest that nobody is to win"
             made = torch.full((M, K), MARK, dtype=torch.float32)
@@ -141,7 +143,7 @@ def test_what_is_added_in_16_bits_is_added_by_one_kernel(dtype: str, beta: int) 
 
             return lambda compute, theirs, like, **how: compute(ours)
 
-    def original(keys: Any, c: Any, a: Any, b: Any, *, beta: Any, alpha: Any) -> Any:
+    def original(keys: Any, c: Any, a: Any, b: Any, *, beta: Any) -> Any:
         return "PyTorch's"
 
     a, b, c = (whole(*shape, dtype=dtype) for shape in ((M, N), (N, K), (K,)))

@@ -414,7 +414,7 @@ def test_other_peoples_filters_of_warnings_stay(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError
 
     monkeypatch.setattr(torch.library, "get_kernel", get_kernel)
-    switch.install(switch.Keeper, ["cpu"])
+    switch.install({"cpu": switch.Keeper})
     assert any(each[2] is BytesWarning for each in warnings.filters)
 
 
