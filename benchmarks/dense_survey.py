@@ -304,23 +304,22 @@ def time_all(args: argparse.Namespace) -> None:
     end = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory() as folder, args.output.open("w") as out:
         jobs: dict[str, tuple[Any, ...]] = {}
-        for each in lines:
+        problems = [
+            Gemm(*each["sizes"], dtype, layout=each["layout"], accuracy=head["accuracy"])
+            for each in lines
+        ]
+        for each, problem in zip(lines, problems, strict=True):
             for name, configuration in each["calls"]:
                 program = program_of(families[name], families[name].conform(configuration))
                 key = f"{name} {each['layout']} {program}"
-                problem = Gemm(
-                    *each["sizes"], dtype, layout=each["layout"], accuracy=head["accuracy"]
-                )
                 jobs.setdefault(key, (name, configuration, problem, gpu.limits, folder))
         with ProcessPoolExecutor() as pool:
             failed = [error for error in pool.map(_compiled, jobs.values(), chunksize=4) if error]
         print(f"- {len(jobs)} programs, of which not compiled: {failed}", flush=True)
         programs, kind = ProgramCache(Path(folder)), getattr(torch, dtype)
-        for each in lines:
+        for each, problem in zip(lines, problems, strict=True):
             if time.monotonic() > end:
                 break
-            how = {"layout": each["layout"], "accuracy": head["accuracy"]}
-            problem = Gemm(*each["sizes"], dtype, **how)
             operands = _operands(torch, problem, kind)
             count = max(8, len(operands))
 
@@ -361,16 +360,12 @@ def time_all(args: argparse.Namespace) -> None:
 
 
 def _operands(torch: Any, problem: Gemm, kind: Any) -> list[tuple[Any, ...]]:
-    shapes = [(problem.m, problem.n), (problem.n, problem.k)]
-    stored = [
-        shape[::-1] if letter == "t" else shape
-        for shape, letter in zip(shapes, problem.layout, strict=True)
-    ]
-    elements = sum(m * n for m, n in [*shapes, (problem.m, problem.k)])
+    *stored, output = (each.shape for each in problem.operands)
+    elements = sum(rows * columns for rows, columns in (*stored, output))
     copies = max(1, min(32, round(ROTATED_BYTES / (elements * ELEMENTS[problem.dtype].itemsize))))
     made = [torch.randn(shape, device="cuda", dtype=kind) for shape in stored]
     return [
-        (*(x.clone() for x in made), torch.empty(problem.m, problem.k, device="cuda", dtype=kind))
+        (*(x.clone() for x in made), torch.empty(output, device="cuda", dtype=kind))
         for _ in range(copies)
     ]
 

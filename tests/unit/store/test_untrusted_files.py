@@ -222,22 +222,22 @@ def test_families(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "big",
+    ("big", "told"),
     [
-        10**9,
+        (10**9, "too long a loop, at most 4096"),
         pytest.param(
-            4096,
+            *(4096, "invalid Python"),
             marks=pytest.mark.skipif(sys.version_info >= (3, 13), reason="Python 3.13 takes it"),
         ),
     ],
 )
-def test_a_loop_of_a_template_is_bounded(big: int, tmp_path: Path) -> None:
+def test_a_loop_of_a_template_is_bounded(big: int, told: str, tmp_path: Path) -> None:
     """A space's number may be how often a template repeats a line."""
     shipped = (data_dir("search_spaces") / "gemm" / "cpu" / "unrolled.toml").read_text()
     path = tmp_path / "big.toml"
     path.write_text(shipped.replace("values = [1, 2, 4, 8, 16], default = 4", f"values = [{big}]"))
     family = read_family(path, (data_dir("templates"),))
-    with pytest.raises(FamilyError, match=r"too long a loop, at most 4096|invalid Python"):
+    with pytest.raises(FamilyError, match=told):
         render(family, {"unroll": big, "tx": 1, "threads": 1})
 
 
