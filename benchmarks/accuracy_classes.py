@@ -1,7 +1,7 @@
 """Accuracy classes beside cuBLAS: ``python benchmarks/accuracy_classes.py`` on a GPU.
 
-Every family that splits operands for tensor cores, by its fastest preset: speed relative to
-cuBLAS's SGEMM (TF32 off) or DGEMM, all kernels of a call counted, in CUDA graphs, in turns and
+Every family of a looser class than usual, by its fastest preset: speed relative to cuBLAS's SGEMM
+(in class tf32: with TF32) or DGEMM, all kernels of a call counted, in CUDA graphs, in turns and
 then for a while without a pause, with the joules of a result; the same with B kept; and errors of
 a corner of C, as Frobenius norms against sums in extended precision. With ``--drawn COUNT``
 instead: what `load` serves in each class for shapes that nobody tuned, in all layouts, beside
@@ -41,7 +41,7 @@ ERRORS_AT = 4096
 SUSTAINED_AT = "4096x4096x4096"
 """What the table by sizes shows of steady work, and of errors."""
 DRAWN = Bounds(sides=(512, 8192), reduction=(512, 8192), work=(1e8, 1e11))
-CLASSES = {"fp32-normwise": "float32", "fp32": "float32", "fp64": "float64"}
+CLASSES = {"tf32": "float32", "fp32-normwise": "float32", "fp32": "float32", "fp64": "float64"}
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 Replay = Callable[[], float]
@@ -49,7 +49,7 @@ Replay = Callable[[], float]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--families", nargs="+", help="left out: all that split operands")
+    parser.add_argument("--families", nargs="+", help="left out: all of looser classes")
     parser.add_argument("--sizes", nargs="+", default=SIZES, metavar="MxNxK")
     parser.add_argument("--layout", default="nn")
     parser.add_argument("--steady", type=float, default=0.6, metavar="SECONDS")
@@ -66,7 +66,7 @@ def main() -> None:
     head = "| family | class | size | preset | µs | x cuBLAS | sustained | J | cuBLAS's J |"
     print(f"{head} B kept | error | cuBLAS's error |\n|{'---|' * 12}")
     families = load_families(target="cuda", operation="gemm")
-    names = args.families or [name for name in families if name.startswith("split_")]
+    names = args.families or [name for name, each in families.items() if each.accuracy in CLASSES]
     with tempfile.TemporaryDirectory() as folder:
         programs = ProgramCache(Path(folder))
         rows = [
@@ -93,6 +93,7 @@ def served(count: int, seed: int) -> str:
                 load(each, target="cuda", match="nearest") for each in (problem, strict)
             )
             a, b, left, right, out = tensors(problem)
+            torch.backends.cuda.matmul.allow_tf32 = accuracy == "tf32"
             calls = max(2, min(64, round(GRAPH_PRODUCTS / shape.work)))
             theirs = captured(
                 lambda each: torch.mm(each[0], each[1], out=each[2]), [(left, right, out)], calls
@@ -149,6 +150,7 @@ def compare(
     problem = Gemm(m, n, k, family.dtypes[0], layout=layout, accuracy=family.accuracy)
     a, b, left, right, out = tensors(problem)
     operands = [(a, b, out)]
+    torch.backends.cuda.matmul.allow_tf32 = family.accuracy == "tf32"
     calls = max(2, min(64, round(GRAPH_PRODUCTS / (m * n * k))))
     theirs = captured(lambda each: torch.mm(left, right, out=each[2]), operands, calls)
     torch.mm(left, right, out=out)
@@ -169,13 +171,14 @@ def compare(
         out.fill_(float("nan"))
         kernel(a, b, out=out)
         error = errors(left, right, out, n, expected)[1]
-        kept = kernel.keep(b, None)
-        with_kept, _ = turns(theirs, captured(called(kept.call), operands, calls))
-        kept.close()
+        with_kept = ""
+        if (kept := kernel.keep(b, None)) is not None:
+            with_kept = f"{turns(theirs, captured(called(kept.call), operands, calls))[0]:.2f}"
+            kept.close()
         shown = [f"{error:.1e}", f"{their_error:.1e}"] if n == ERRORS_AT else ["", ""]
         cells = [family.name, family.accuracy, size, name, f"{cool_us:.1f}", f"{ratio:.2f}"]
         cells += [f"{their_us / our_us:.2f}", f"{our_j:.3f}", f"{their_j:.3f}"]
-        cells += [f"{with_kept:.2f}"]
+        cells += [with_kept]
         print(f"| {' | '.join([*cells, *shown])} |", flush=True)
         yield [*cells, *shown]
 

@@ -16,8 +16,8 @@ result is compared with PyTorch's. What is shipped are the programs that are fas
 timed now, and by their prices on shapes of all other kinds, as which they were timed before.
 
 ``--accuracy`` is for the portfolio of a looser class; ``--first h100`` begins with another GPU's
-programs, ``--anew`` learns the prices of all that is timed: of a device that has estimates, or
-after an edit of families.
+programs, ``--first presets`` with those of the class's families; ``--anew`` learns the prices of
+all that is timed: of a device that has estimates, or after an edit of families.
 """
 
 from __future__ import annotations
@@ -82,6 +82,9 @@ FEWEST = 8
 SURPRISE = 1.8
 """How many times as long as expected a new program may take on a shape that was timed."""
 
+PRESETS = "presets"
+"""A first portfolio that is none of a device."""
+
 LARGE = 6
 """Times that a product of more than `MOST_WORK` counts beside one of less, when programs are
 selected: by its time it is worth more than that."""
@@ -107,13 +110,18 @@ class Device(NamedTuple):
     def named(cls, args: argparse.Namespace, dtype: str) -> Device:
         """The device that is asked for, with a portfolio of a type: its own, or the first one."""
         limits = make_target("cuda").device(None, args.device).limits
+        families = load_families(target="cuda", operation="gemm")
+        others = args.first if args.first != PRESETS else None
         file, first = (
             next(data_dir("cache").glob(f"cuda-*{name}*/gemm.portfolio.jsonl"))
-            for name in (args.device, args.first or args.device)
+            for name in (args.device, others or args.device)
         )
         own = Gemm(1, 1, 1, dtype, accuracy=args.accuracy)
-        (portfolio,) = (each for each in read_portfolios(first) if _is_for(each, own))
         there = list(read_portfolios(file))
+        if args.first == PRESETS:
+            portfolio = _of_presets(families, limits, own, there[0])
+        else:
+            (portfolio,) = (each for each in read_portfolios(first) if _is_for(each, own))
         portfolio = dataclasses.replace(portfolio, fingerprint=there[0].fingerprint)
         if args.own:
             (known,) = (each for each in there if _is_for(each, own))
@@ -125,7 +133,6 @@ class Device(NamedTuple):
                 entries=(*kept.values(), *more),
                 families={**portfolio.families, **common},
             )
-        families = load_families(target="cuda", operation="gemm")
         return cls(file, first, limits, families, portfolio)
 
     def problem(self, sizes: Sequence[int], layout: str) -> Gemm:
@@ -140,6 +147,31 @@ class Device(NamedTuple):
         for entry in self.portfolio.entries:
             book.take(entry)
         return book
+
+
+def _of_presets(
+    families: Mapping[str, KernelFamily], limits: Any, own: Gemm, like: Portfolio
+) -> Portfolio:
+    """The presets of a class's families, in all their layouts, at what anything costs."""
+    book, entries = PriceBook(families, own.dtype, limits), {}
+    for name, family in families.items():
+        if family.accuracy != own.accuracy or own.dtype not in family.dtypes:
+            continue
+        for layout, preset in itertools.product(family.layouts, family.presets.values()):
+            declared = {each.name: each.default for each in family.parameters}
+            configuration = family.conform({**declared, **preset.configuration})
+            program = book.program(Candidate(name, configuration), layout)
+            if program is not None:
+                entries[program.key] = program.entry(family)
+    return dataclasses.replace(
+        like,
+        dtype=own.dtype,
+        out_dtype=own.result_dtype,
+        accuracy=own.accuracy,
+        entries=tuple(entries.values()),
+        families={},
+        shapes=0,
+    )
 
 
 def _is_for(portfolio: Portfolio, problem: Gemm) -> bool:
@@ -157,7 +189,7 @@ def main() -> None:
     parser.add_argument("--like", nargs="*", default=[], help="types that get the same programs")
     parser.add_argument("--accuracy", default="", help="a class; the usual one of the type")
     parser.add_argument("--device", default="h100")
-    parser.add_argument("--first", metavar="DEVICE", help="whose portfolio is the first one")
+    parser.add_argument("--first", metavar="DEVICE", help="whose portfolio is first, or presets")
     parser.add_argument("--own", nargs="*", default=[], help="families whose own programs stay")
     parser.add_argument("--anew", action="store_true", help="learn prices that are known, too")
     parser.add_argument("--same", action="store_true", help="ship no programs that are new")
