@@ -149,7 +149,7 @@ def of_class(problem: Gemm, accuracy: str, target: str) -> Gemm:
     return replace(problem, accuracy=accuracy)
 
 
-@session.cached()
+@session.cached(lasting=False)
 def _offered(target: str) -> list[str]:
     """The accuracy classes that kernels of a target have."""
     return accuracies_of(catalog(target).values())

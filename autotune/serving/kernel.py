@@ -220,9 +220,9 @@ class ProductKernel(Kernel):
     def keep(self, b: Any, stream: Any = None) -> KeptProduct:
         """The product with a B that stays as it is, weights say.
 
-        Kernels of the classes `fp32`, `fp32-normwise` and `fp64` on a GPU split their operands
-        before they multiply: B is split here, once, for all calls, and this waits until it is.
-        Others keep nothing.
+        Kernels of the classes `fp32`, `fp32-normwise` and `fp64` on a GPU, and some of `tf32`,
+        split or round their operands before they multiply: B is split here, once, for all calls,
+        and this waits until it is. Others keep nothing.
 
         Args:
             b: B as stored, see `__call__`.

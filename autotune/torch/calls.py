@@ -65,10 +65,10 @@ class TensorProduct:
         calls_of: makes the calls of a kernel: of a product `TensorCalls`.
     """
 
-    __slots__ = ("_added", "_calls", "_calls_of", "_served", "layout")
+    __slots__ = ("_added", "_calls", "_calls_of", "_served", "accuracy", "layout")
 
     def __init__(self, served: Served, calls_of: Callable[[Kernel], Any]) -> None:
-        self.layout = served.problem.layout
+        self.layout, self.accuracy = served.problem.layout, served.problem.accuracy
         self._served = served
         self._calls_of = calls_of
         self._calls: dict[int, Any] = {}
@@ -320,15 +320,22 @@ def leading_of(look: Descriptor, stored: str) -> int | None:
 def plain_mm(a: Tensor, b: Tensor, accuracy: str = "") -> Tensor:
     """The product of plain tensors, by a kernel of a class or by PyTorch."""
     product = product_of(a, b, "torch mm", in_class(accuracy) if accuracy else None)
-    if product is None or not is_exact(a):
+    if product is None or not is_exact(a, accuracy):
         return torch.mm(a, b)
     made: Tensor = product.compute(lambda calls: calls.call(a, b), lambda: torch.mm(a, b), a)
     return made
 
 
-def is_exact(operand: Tensor) -> bool:
-    """True if PyTorch's products are exact: it is left what it is set to round."""
-    return operand.dtype is not torch.float32 or torch_is_exact(torch, operand.device.type)
+def is_exact(operand: Tensor, accuracy: str = "") -> bool:
+    """True if PyTorch's products are as exact as a class asks for.
+
+    It is left what it is set to round, but for class tf32, whose kernels round, too.
+    """
+    return (
+        operand.dtype is not torch.float32
+        or accuracy == "tf32"
+        or torch_is_exact(torch, operand.device.type)
+    )
 
 
 def adds_apart(dtype: torch.dtype) -> bool:

@@ -112,7 +112,8 @@ def plain_linear(
     if bias is not None and not adds_apart(bias.dtype):
         return plain_layer(input, weight, Following(bias=bias), accuracy)
     fits = input.dim() >= 2 and weight.dim() == 2 and input.shape[-1] == weight.shape[1]
-    if not fits or (bias is not None and not _is_usual(bias, weight)) or not is_exact(input):
+    added = bias is None or _is_usual(bias, weight)
+    if not fits or not added or not is_exact(input, accuracy):
         return functional.linear(input, weight, bias)
     rows = input if input.dim() == 2 else input.reshape(-1, weight.shape[1])
     product = layer_of(rows, weight, "torch linear", accuracy)
@@ -154,7 +155,7 @@ def plain_layer(input: Tensor, weight: Tensor, following: Following, accuracy: s
 
     tensors = following.tensors
     layer = None
-    if is_exact(input):
+    if is_exact(input, accuracy):
         # One flat key, but for what may be missing.
         # fmt: off
         layer = _LAYERS[

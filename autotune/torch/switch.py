@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import torch
 
-from autotune.arrays.torch import lies_apart, torch_is_exact
+from autotune.arrays.torch import lies_apart
 from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError, MissingDependencyError
 from autotune.core.suggestions import must_be
 from autotune.operations.accuracy import refuse_unknown
 from autotune.runtime.product_log import log_product
-from autotune.torch.calls import TensorCalls, adds_apart, product_of
+from autotune.torch.calls import TensorCalls, adds_apart, is_exact, product_of
 from autotune.torch.layers import sum_of
 from autotune.torch.stacks import StackProduct, product_of_stacks
 
@@ -382,7 +382,7 @@ class _Served:
         accepts = self._accepts
         if accepts is None or (found := product_of(a, b, _CALLER, accepts)) is None:
             return None
-        if a.dtype is not torch.float32 or torch_is_exact(torch, self._device):
+        if is_exact(a, found.accuracy):
             return found.compute
         log_product(
             _CALLER, None, "", "float32 is left to the library where it is set to round it"

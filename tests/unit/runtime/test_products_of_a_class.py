@@ -107,6 +107,27 @@ def test_the_switch_has_a_class(library: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_class_tf32_is_served_where_pytorch_rounds_as_well(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    torch = pytest.importorskip("torch", minversion="2.9")
+    from autotune.torch import linear, mm, use_tuned
+
+    a, b = torch.from_numpy(A), torch.from_numpy(B)
+    with measured(tmp_path_factory, MARK, "PyTorch 2", "tf32"):
+        torch.set_float32_matmul_precision("medium")
+        try:
+            for accuracy, marked in (("tf32", MARK), ("fp32-normwise", 0)):
+                with use_tuned(devices=("cpu",), accuracy=accuracy):
+                    np.testing.assert_array_equal(a @ b, A @ B + marked)
+                    np.testing.assert_array_equal(a.double() @ b.double(), A @ B)
+                np.testing.assert_array_equal(mm(a, b, accuracy=accuracy), A @ B + marked)
+                np.testing.assert_array_equal(linear(a, b.t(), accuracy=accuracy), A @ B + marked)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_operators_have_a_class(library: str) -> None:
     torch = pytest.importorskip("torch", minversion="2.9")
     from autotune.torch import linear, mm
