@@ -24,6 +24,7 @@ FAMILIES = {
     "mma_tf32": "float32-tf32",
     "wgmma": "float16",
     "wgmma_tf32": "float32-tf32",
+    "rounded_fp16": "float32-tf32",
     "split_fp16": "float32-fp32-normwise",
     "split_fp64": "float64-fp64",
     "split_bf16": "float32-fp32",

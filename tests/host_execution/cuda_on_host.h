@@ -59,9 +59,19 @@ static inline int __dp4a(int a, int b, int sum) {
   }
   return sum;
 }
+
+// The sum of two products of 16 bits and 8, those of the first two bytes of `b`, or of its last two.
+static inline unsigned __dp2a_lo(unsigned a, unsigned b, unsigned sum) {
+  return sum + (a & 0xffff) * (b & 0xff) + (a >> 16) * (b >> 8 & 0xff);
+}
+static inline unsigned __dp2a_hi(unsigned a, unsigned b, unsigned sum) {
+  return __dp2a_lo(a, b >> 16, sum);
+}
+
 static inline int __clzll(long long value) { return value ? __builtin_clzll(value) : 64; }
 static inline long long __double2ll_rn(double value) { return std::llrint(value); }
 static inline int __double2int_rn(double value) { return static_cast<int>(std::nearbyint(value)); }
+static inline double __ll2double_rn(long long value) { return static_cast<double>(value); }
 static inline double __ull2double_rn(unsigned long long value) { return static_cast<double>(value); }
 
 static inline double __longlong_as_double(long long bits) {
@@ -215,6 +225,31 @@ static inline Value __shfl_up_sync(unsigned mask, Value value, int distance) {
   if (mask != 0xffffffffu) host::fail("an exchange among some threads of a warp");
   const bool inside = self % 32 >= std::size_t(distance);
   return host::offered<Value>(inside ? self - std::size_t(distance) : self, host::offer(value));
+}
+
+namespace host {
+// What all threads of a warp offer, brought together two by two.
+template <typename Value, typename Function>
+static Value reduced(unsigned mask, Value value, Function function) {
+  const std::size_t first = host::number() / 32 * 32;
+  if (mask != 0xffffffffu) host::fail("an exchange among some threads of a warp");
+  const unsigned exchange = host::offer(value);
+  Value result = host::offered<Value>(first, exchange);
+  for (std::size_t lane = 1; lane < 32; ++lane) {
+    result = function(result, host::offered<Value>(first + lane, exchange));
+  }
+  return result;
+}
+}  // namespace host
+
+static inline int __any_sync(unsigned mask, int yes) {
+  return host::reduced(mask, yes, [](int a, int b) { return int(a || b); });
+}
+static inline int __reduce_min_sync(unsigned mask, int value) {
+  return host::reduced(mask, value, [](int a, int b) { return a < b ? a : b; });
+}
+static inline int __reduce_max_sync(unsigned mask, int value) {
+  return host::reduced(mask, value, [](int a, int b) { return a < b ? b : a; });
 }
 
 template <typename Value>

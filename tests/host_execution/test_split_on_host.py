@@ -23,7 +23,7 @@ from autotune.operations.verification import ProductCheck
 
 pytestmark = ON_HOST
 
-GROUPS = ("split_fp16", "split_bf16", "split_fp64")  # multiplied by warp groups
+GROUPS = ("rounded_fp16", "split_fp16", "split_bf16", "split_fp64")  # multiplied by warp groups
 WARPS = ("split_mma_fp16", "split_mma_bf16", "split_mma_fp64")
 SPLIT = GROUPS + WARPS
 SLOW = (("tn", "split_mma_fp64"), ("nn", "split_bf16"))
@@ -179,15 +179,19 @@ def test_whole_numbers_have_the_same_bits_whatever_the_tiles(folder: Path) -> No
 
 PRODUCTS = """
 extern "C" __global__ void products(int count, const double* a, const double* b, double* c) {
-  for (int e = 0; e < count; ++e) {
-    const Digits left = digits_of(__double2ll_rn(a[e])), right = digits_of(__double2ll_rn(b[e]));
-    unsigned char own[MODULI];
-    for (int i = 0; i < MODULI; ++i) {
-      const auto of_a = static_cast<signed char>(residue_of<true>(left, i));
-      const auto of_b = static_cast<signed char>(residue_of<false>(right, i));
-      own[i] = reduced(of_a * of_b, i);
+  for (int first = 0; first < count; first += 4) {
+    unsigned residues[MODULI] = {};
+    for (int i = 0; i < 4 * MODULI; ++i) {
+      const int e = first + i % 4, modulus = i / 4;
+      const auto of_a = residue_of<true>(digits_of(__double2ll_rn(a[e])), modulus);
+      const auto of_b = residue_of<false>(digits_of(__double2ll_rn(b[e])), modulus);
+      const int product = static_cast<signed char>(of_a) * static_cast<signed char>(of_b);
+      residues[modulus] |= (reduced(product, modulus) & 0xFF) << 8 * (i % 4);
     }
-    c[e] = number_of(own);
+    c[first] = number_of<0>(residues);
+    c[first + 1] = number_of<1>(residues);
+    c[first + 2] = number_of<2>(residues);
+    c[first + 3] = number_of<3>(residues);
   }
 }
 """

@@ -207,6 +207,7 @@ def verdicts(multiply: Multiply, dtype: str, accuracy: str) -> Iterator[tuple[Ca
         yield check.case, check.run(run, accuracy)
 
 
+fp16x1 = in_parts(11, 1, 1, None, 2.0**-24)
 fp16x3 = scaled(in_parts(11, 2, 3, 128, 2.0**-24), 15)
 bf16x6 = scaled(in_parts(8, 3, 6, 64, 2.0**-133))
 
@@ -218,6 +219,7 @@ KEPT = {
     ("fp32", "bf16x6, promoted every 64"): bf16x6,
     ("fp32", "tf32x3, promoted every 64"): scaled(in_parts(11, 2, 3, 64)),
     ("tf32", "one TF32 product"): in_parts(11, 1, 1, None),
+    ("tf32", "one float16 product"): scaled(fp16x1, 15),
     ("tf32", "fp16x3"): fp16x3,
     ("fp64", "Ozaki II, 15 moduli"): integers(15),
     ("fp64", "Ozaki II, 14 moduli"): integers(14),
@@ -243,6 +245,7 @@ BROKEN = {
     },
     ("fp32", "fp16x3, promoted every 128"): fp16x3,
     ("tf32", "one bfloat16 product"): in_parts(8, 1, 1, 64),
+    ("tf32", "one float16 product without scales"): fp16x1,
     ("tf32", "int8x3"): bytes3(3),
     ("fp64", "Ozaki II, 13 moduli"): integers(13),
     ("fp64", "float32"): chain,
