@@ -166,7 +166,9 @@ ACCURACIES: Mapping[str, Accuracy] = {
     # 13 moduli of 8 bits are too few at any reduction, see `_statistical`.
     "fp64": Accuracy(_NORMS, _NORMS, dtypes=("float64",), short=7),
     # Operands of 11 bits; 10 where scales are those of a row's largest element.
-    "tf32": Accuracy(Bound(_rounded), Bound(_of_tf32, "norms"), dtypes=_SINGLE, subnormal=False),
+    "tf32": Accuracy(
+        Bound(_rounded), Bound(_of_tf32, "norms"), dtypes=_SINGLE, subnormal=False, short=1
+    ),
     "native": Accuracy(Bound(_truncated)),
     # The bound is one for finite operands, and only those are checked. An Inf or NaN in A or B
     # makes Inf or NaN of elements of C that are finite in the textbook product, since whole blocks
