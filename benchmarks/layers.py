@@ -2,13 +2,15 @@
 
 The kernel that `load` has for a layer nobody tuned, beside `torch.mm`, by the number of tokens
 (rows of A). Weights are stored as `torch.nn.functional.linear` has them (layout nt), and rotate
-through more than the level-2 cache. Both run in CUDA graphs, in turns, without pauses. Prints
-Markdown.
+through more than the level-2 cache. Both run in CUDA graphs, in turns, without pauses. With
+``--following layer_bias_gelu ...``: layers with what follows their product, beside PyTorch's
+operators and beside the product alone. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -17,13 +19,16 @@ from typing import Any
 
 import torch
 from gpu_environment import describe_gpu, read_gpu
+from torch.nn import functional
 
-from autotune import Gemm, load
+from autotune import Gemm, find_operation, load
 from autotune.core.configuration import Candidate
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
+from autotune.operations.layers import ACTIVATIONS
 from autotune.serving.kernel import BoundKernel
 from autotune.targets.registry import make_target
+from autotune.torch.layers import Following, composed
 
 LAYERS = {
     "bfloat16": "4096x6144 4096x4096 4096x28672 14336x4096 3584x18944 18944x3584 4096x128256",
@@ -44,11 +49,16 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=[*LAYERS], default=[*LAYERS])
     parser.add_argument("--layers", nargs="+", metavar="INxOUT", help="of every type")
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
+    parser.add_argument("--following", nargs="+", metavar="OPERATION", help="layer_bias_gelu, say")
     args = parser.parse_args()
     print(describe_gpu(read_gpu()))
     print("- layout nt, layers in x out; nothing tuned")
     for dtype in args.dtypes:
-        compare(dtype, args.layers or LAYERS[dtype].split(), args.tokens)
+        layers = args.layers or LAYERS[dtype].split()
+        if args.following:
+            compare_following(dtype, layers, args.tokens, args.following)
+        else:
+            compare(dtype, layers, args.tokens)
 
 
 def compare(dtype: str, layers: Sequence[str], numbers: Sequence[int]) -> None:
@@ -84,14 +94,62 @@ def compared(problem: Gemm) -> tuple[float, float, str]:
     calls = copies * (4 if problem.m < 2048 else 2)
     ours = captured(called(kernel), operands, calls)
     theirs = captured(lambda each: torch.mm(each[0], each[1].t(), out=each[2]), operands, calls)
-    pairs = []
+    ratio, us = in_turns(ours, theirs)
+    return ratio, us, kernel.candidate.family
+
+
+def in_turns(ours: Callable[[], float], *others: Callable[[], float]) -> tuple[float, ...]:
+    """How many times as long others take as ours does, and the microseconds of ours."""
+    rounds = []
     for turn in range(TURNS + 3):  # the first three are not counted
-        first, second = (ours, theirs) if turn % 2 else (theirs, ours)
-        times = {first: first(), second: second()}
-        pairs.append((times[theirs], times[ours]))
-    counted = pairs[3:]
-    ratio = statistics.median(their_us / our_us for their_us, our_us in counted)
-    return ratio, statistics.median(us for _, us in counted), kernel.candidate.family
+        order = [ours, *others] if turn % 2 else [*reversed(others), ours]
+        times = {each: each() for each in order}
+        rounds.append([times[each] for each in (ours, *others)])
+    counted = rounds[3:]
+    ratios = (
+        statistics.median(each[place] / each[0] for each in counted)
+        for place in range(1, len(others) + 1)
+    )
+    return *ratios, statistics.median(each[0] for each in counted)
+
+
+def compare_following(
+    dtype: str, layers: Sequence[str], numbers: Sequence[int], operations: Sequence[str]
+) -> None:
+    """Print a table of layers with what follows their product."""
+    print(f"\n## {dtype}\n\n| product | operation | family | µs | x PyTorch | x the product |")
+    print("|---|---|---|---|---|---|")
+    for layer, tokens, name in itertools.product(layers, numbers, operations):
+        n, k = map(int, layer.split("x"))
+        problem = find_operation(name).problem(M=tokens, N=n, K=k, dtype=dtype, layout="nt")
+        kernel = load(problem, target="cuda", match="nearest")
+        product = load(Gemm(tokens, n, k, dtype, layout="nt"), target="cuda", match="nearest")
+        given = [
+            torch.randn(each.shape, device="cuda", dtype=getattr(torch, dtype)) / n**0.25
+            for each in problem.operands
+        ]
+        copies = max(1, min(8, math.ceil(ROTATED_BYTES / (given[1].numel() * 2))))
+        operands = [(given[0], given[1].clone(), *given[2:]) for _ in range(copies)]
+        names = [each.name for each in problem.operands[2:-1]]
+        longest = sorted(ACTIVATIONS, key=len, reverse=True)
+        activation = next((each for each in longest if f"_{each}" in name), None)
+        calls = copies * (4 if tokens < 2048 else 2)
+
+        def by_pytorch(
+            each: Any, names: Sequence[str] = names, activation: str | None = activation
+        ) -> None:
+            parts: dict[str, Any] = dict(zip(names, each[2:-1], strict=True))
+            composed(
+                functional.linear, each[0], each[1], Following(activation=activation, **parts)
+            )
+
+        theirs, alone, us = in_turns(
+            captured(called(kernel), operands, calls),
+            captured(by_pytorch, operands, calls),
+            captured(lambda each: product(*each[:2], out=each[-1]), operands, calls),  # noqa: B023
+        )
+        cells = [f"{tokens}x{n}x{k}", name, kernel.candidate.family, f"{us:.1f}"]
+        print(f"| {' | '.join(cells)} | {theirs:.2f} | {alone:.2f} |", flush=True)
 
 
 def preset_kernels(
