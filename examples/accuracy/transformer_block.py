@@ -1,7 +1,8 @@
 """A transformer block in float32 on tensor cores, as exact as on CUDA cores.
 
-Prints how long a block takes and how far it is off one in float64: by PyTorch's own products, by
-those that round to TF32, and with `use_tuned(accuracy="fp32-normwise")`.
+Prints how long a block takes and how far it is off one in float64: by PyTorch's own products and
+with `use_tuned(accuracy="fp32-normwise")`, and the same where PyTorch rounds to TF32, with
+`use_tuned(accuracy="tf32")`.
 
     python examples/accuracy/transformer_block.py --tokens 2048
 """
@@ -9,6 +10,7 @@ those that round to TF32, and with `use_tuned(accuracy="fp32-normwise")`.
 import argparse
 import contextlib
 import copy
+import functools
 import time
 
 import torch
@@ -47,11 +49,12 @@ class Block(nn.Module):
 
 
 @contextlib.contextmanager
-def tf32():
-    """A context in which PyTorch rounds operands of products to TF32."""
+def rounding(way):
+    """A context within another one in which PyTorch rounds operands of products to TF32."""
     torch.set_float32_matmul_precision("high")
     try:
-        yield
+        with way:
+            yield
     finally:
         torch.set_float32_matmul_precision("highest")
 
@@ -90,13 +93,12 @@ def main() -> None:
     x = torch.randn(said.tokens, said.width, device=said.device)
     with torch.no_grad():
         exact = copy.deepcopy(block).double()(x.double())
+    tuned = functools.partial(use_tuned, devices=[said.device])
     ways = {
         "float32": (contextlib.nullcontext(), 0.5),
-        "TF32": (tf32(), 0.5),
-        "fp32-normwise": (
-            use_tuned(accuracy="fp32-normwise", devices=[said.device]),
-            said.seconds,
-        ),
+        "fp32-normwise": (tuned(accuracy="fp32-normwise"), said.seconds),
+        "TF32": (rounding(contextlib.nullcontext()), 0.5),
+        "tf32": (rounding(tuned(accuracy="tf32")), said.seconds),
     }
     print(f"{said.tokens} tokens of {said.width} on {said.device}")
     print(f"{'products':<14} {'ms':>8} {'speed':>6} {'error':>9}")

@@ -25,6 +25,7 @@ def test_errors_of_all_ways_are_printed(
     assert title == "24 tokens of 64 on cpu"
     assert head.split() == ["products", "ms", "speed", "error"]
     errors = {row.split()[0]: float(row.split()[-1]) for row in rows}
-    assert list(errors) == ["float32", "TF32", "fp32-normwise"]
+    assert list(errors) == ["float32", "fp32-normwise", "TF32", "tf32"]
     assert 0 < errors["float32"] < 1e-6
     assert 0 < errors["fp32-normwise"] < 1e-6
+    assert 0 < errors["tf32"] < 1e-2
