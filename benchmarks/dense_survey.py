@@ -144,8 +144,9 @@ class Device(NamedTuple):
         """The prices that are shipped."""
         book = PriceBook(self.families, self.portfolio.dtype, self.limits)
         book.begin_with(self.portfolio.families)
-        for entry in self.portfolio.entries:
-            book.take(entry)
+        if self.portfolio.shapes:  # those of presets have no prices
+            for entry in self.portfolio.entries:
+                book.take(entry)
         return book
 
 
