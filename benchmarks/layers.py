@@ -121,35 +121,34 @@ def compare_following(
     print("|---|---|---|---|---|---|")
     for layer, tokens, name in itertools.product(layers, numbers, operations):
         n, k = map(int, layer.split("x"))
-        problem = find_operation(name).problem(M=tokens, N=n, K=k, dtype=dtype, layout="nt")
-        kernel = load(problem, target="cuda", match="nearest")
-        product = load(Gemm(tokens, n, k, dtype, layout="nt"), target="cuda", match="nearest")
-        given = [
-            torch.randn(each.shape, device="cuda", dtype=getattr(torch, dtype)) / n**0.25
-            for each in problem.operands
-        ]
-        copies = max(1, min(8, math.ceil(ROTATED_BYTES / (given[1].numel() * 2))))
-        operands = [(given[0], given[1].clone(), *given[2:]) for _ in range(copies)]
-        names = [each.name for each in problem.operands[2:-1]]
-        longest = sorted(ACTIVATIONS, key=len, reverse=True)
-        activation = next((each for each in longest if f"_{each}" in name), None)
-        calls = copies * (4 if tokens < 2048 else 2)
+        theirs, alone, us, family = followed(name, Gemm(tokens, n, k, dtype, layout="nt"))
+        cells = [f"{tokens}x{n}x{k}", name, family, f"{us:.1f}", f"{theirs:.2f}", f"{alone:.2f}"]
+        print(f"| {' | '.join(cells)} |", flush=True)
 
-        def by_pytorch(
-            each: Any, names: Sequence[str] = names, activation: str | None = activation
-        ) -> None:
-            parts: dict[str, Any] = dict(zip(names, each[2:-1], strict=True))
-            composed(
-                functional.linear, each[0], each[1], Following(activation=activation, **parts)
-            )
 
-        theirs, alone, us = in_turns(
-            captured(called(kernel), operands, calls),
-            captured(by_pytorch, operands, calls),
-            captured(lambda each: product(*each[:2], out=each[-1]), operands, calls),  # noqa: B023
-        )
-        cells = [f"{tokens}x{n}x{k}", name, kernel.candidate.family, f"{us:.1f}"]
-        print(f"| {' | '.join(cells)} | {theirs:.2f} | {alone:.2f} |", flush=True)
+def followed(name: str, product: Gemm) -> tuple[float, float, float, str]:
+    """A layer's speed relative to PyTorch and to its product, its microseconds and its family."""
+    m, n, k, dtype = product.m, product.n, product.k, product.dtype
+    problem = find_operation(name).problem(M=m, N=n, K=k, dtype=dtype, layout="nt")
+    kernel, alone = (load(each, target="cuda", match="nearest") for each in (problem, product))
+    given = [
+        torch.randn(each.shape, device="cuda", dtype=getattr(torch, dtype)) / n**0.25
+        for each in problem.operands
+    ]
+    copies = max(1, min(8, math.ceil(ROTATED_BYTES / (given[1].numel() * 2))))
+    operands = [(given[0], given[1].clone(), *given[2:]) for _ in range(copies)]
+    names = [each.name for each in problem.operands[2:-1]]
+    longest = sorted(ACTIVATIONS, key=len, reverse=True)
+    activation = next((each for each in longest if f"_{each}" in name), None)
+
+    def by_pytorch(each: Any) -> None:
+        parts: dict[str, Any] = dict(zip(names, each[2:-1], strict=True))
+        composed(functional.linear, each[0], each[1], Following(activation=activation, **parts))
+
+    ways = (called(kernel), by_pytorch, lambda each: alone(*each[:2], out=each[-1]))
+    calls = copies * (4 if m < 2048 else 2)
+    theirs, of_product, us = in_turns(*(captured(way, operands, calls) for way in ways))
+    return theirs, of_product, us, kernel.candidate.family
 
 
 def preset_kernels(
