@@ -209,7 +209,12 @@ def test_products_of_whole_numbers_by_their_residues_are_rounded_once(
     sizes = room * 2.0 ** -rng.uniform(0, 60, (2, 4000))
     a, b = np.rint(sizes * rng.choice([-1.0, 1.0], sizes.shape))
     edges = [0.0, 1.0, -1.0, 127.0, 128.0, -128.0, 255.0, 2.0**40 - 1, -(2.0**40), room, -room]
-    for place, (left, right) in enumerate(itertools.product(edges, edges)):
+    pairs = list(itertools.product(edges, edges))
+    # Products of 53 bits and so many more, which are half of the last one, or next to that.
+    for more, off in itertools.product(range(12, 53), (-1, 0, 1)):
+        left = int(rng.integers(2**52, 2**53)) | 1
+        pairs.append((left, (2 ** (more - 1) + off) * pow(left, -1, 2**more) % 2**more))
+    for place, (left, right) in enumerate(pairs):
         a[place], b[place] = left, right
     c = np.full(a.size, np.nan)
     HostProgram(source, folder).launch("products", (1, 1, 1), (1, 1, 1), [a.size, a, b, c])
