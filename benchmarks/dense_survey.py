@@ -158,8 +158,8 @@ def _of_presets(
     for name, family in families.items():
         if family.accuracy != own.accuracy or own.dtype not in family.dtypes:
             continue
+        declared = {each.name: each.default for each in family.parameters}
         for layout, preset in itertools.product(family.layouts, family.presets.values()):
-            declared = {each.name: each.default for each in family.parameters}
             configuration = family.conform({**declared, **preset.configuration})
             program = book.program(Candidate(name, configuration), layout)
             if program is not None:

@@ -89,13 +89,18 @@ def compared(problem: Gemm) -> tuple[float, float, str]:
     x = torch.randn(problem.m, problem.n, device="cuda", dtype=dtype)
     weights = torch.randn(problem.k, problem.n, device="cuda", dtype=dtype) / problem.n**0.5
     out = torch.empty(problem.m, problem.k, device="cuda", dtype=dtype)
-    copies = max(1, min(8, math.ceil(ROTATED_BYTES / (weights.numel() * 2))))
+    copies, calls = repeats(problem)
     operands = [(x, weights.clone(), out) for _ in range(copies)]
-    calls = copies * (4 if problem.m < 2048 else 2)
     ours = captured(called(kernel), operands, calls)
     theirs = captured(lambda each: torch.mm(each[0], each[1].t(), out=each[2]), operands, calls)
     ratio, us = in_turns(ours, theirs)
     return ratio, us, kernel.candidate.family
+
+
+def repeats(product: Gemm) -> tuple[int, int]:
+    """Copies of the weights that rotate, and the calls of a graph."""
+    copies = max(1, min(8, math.ceil(ROTATED_BYTES / (product.n * product.k * 2))))
+    return copies, copies * (4 if product.m < 2048 else 2)
 
 
 def in_turns(ours: Callable[[], float], *others: Callable[[], float]) -> tuple[float, ...]:
@@ -135,7 +140,7 @@ def followed(name: str, product: Gemm) -> tuple[float, float, float, str]:
         torch.randn(each.shape, device="cuda", dtype=getattr(torch, dtype)) / n**0.25
         for each in problem.operands
     ]
-    copies = max(1, min(8, math.ceil(ROTATED_BYTES / (given[1].numel() * 2))))
+    copies, calls = repeats(product)
     operands = [(given[0], given[1].clone(), *given[2:]) for _ in range(copies)]
     names = [each.name for each in problem.operands[2:-1]]
     longest = sorted(ACTIVATIONS, key=len, reverse=True)
@@ -146,7 +151,6 @@ def followed(name: str, product: Gemm) -> tuple[float, float, float, str]:
         composed(functional.linear, each[0], each[1], Following(activation=activation, **parts))
 
     ways = (called(kernel), by_pytorch, lambda each: alone(*each[:2], out=each[-1]))
-    calls = copies * (4 if m < 2048 else 2)
     theirs, of_product, us = in_turns(*(captured(way, operands, calls) for way in ways))
     return theirs, of_product, us, kernel.candidate.family
 

@@ -417,6 +417,8 @@ def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamil
         ((4096, 4096, 4096), {"dtype": "float16"}, {"wgmma"}),
         ((4096, 4096, 4096), {"dtype": "bfloat16", "out_dtype": "float32"}, {"wgmma"}),
         ((4096, 4096, 4096), {"accuracy": "tf32"}, {"rounded_fp16"}),
+        ((4096, 4096, 4096), {"accuracy": "tf32", "layout": "nt"}, {"rounded_fp16"}),
+        ((2048, 2048, 2048), {"accuracy": "tf32"}, {"wgmma_tf32"}),
         ((2048, 2048, 2048), {"accuracy": "tf32", "layout": "nt"}, {"wgmma_tf32"}),
         ((40, 4096, 4096), {"accuracy": "tf32", "layout": "tn"}, {"mma_tf32"}),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -31,15 +32,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+DTYPES = ("float32", "float64", "bfloat16")
+KINDS = [*itertools.product(DTYPES, ("ieee", "strassen")), ("float32", "tf32")]
+
+
+def problem(sizes: tuple[int, int, int], kind: tuple[str, str], **how: Any) -> Gemm:
+    dtype, accuracy = kind
+    return Gemm(*sizes, dtype, accuracy=accuracy, **how)
+
+
 PROBLEMS = st.builds(
-    Gemm,
-    st.integers(1, 10**6),
-    st.integers(1, 10**6),
-    st.integers(1, 10**6),
-    dtype=st.sampled_from(["float32", "float64", "bfloat16"]),
+    problem,
+    st.tuples(*[st.integers(1, 10**6)] * 3),
+    st.sampled_from(KINDS),
     out_dtype=st.sampled_from([None, "float32"]),
     layout=st.sampled_from(LAYOUTS),
-    accuracy=st.sampled_from(["ieee", "strassen"]),
     threads=st.sampled_from([None, 1, 4]),
 )
 USED = st.builds(UsedShape, PROBLEMS, st.sampled_from(["", "cpu", "cuda"]), st.integers(1, 1000))
