@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.families.gpu.launch import LaunchStep
+    from autotune.serving.recorded import DriverFunctions, RecordedStep
 
 STATIC_SHARED_BYTES = 48 * 1024
 """Shared memory that every kernel may have; for more, the driver is asked first."""
@@ -125,6 +126,9 @@ class Module(Protocol):
         much shared memory.
         """
 
+    def recorded(self, steps: Sequence[LaunchStep]) -> tuple[RecordedStep, ...]:
+        """The same kernels as others launch them; raises as `runner` does."""
+
     def unload(self) -> None:
         """Free the code."""
 
@@ -224,6 +228,9 @@ class Driver(Protocol):
 
     def load(self, binary: bytes) -> Module:
         """Load a binary."""
+
+    def functions(self) -> DriverFunctions:
+        """Functions that make recorded launches."""
 
     def delay(self) -> Run:
         """A kernel that ends once the clock has advanced by its one argument, of 64 bits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields
 from typing import TYPE_CHECKING, ClassVar
 
@@ -132,7 +133,11 @@ class GpuTarget(Target):
         from autotune.families.gpu.keeping import kept_plan
         from autotune.gpu.arrays.kernel import device_kernel
         from autotune.gpu.launch.code import make_program
-        from autotune.gpu.launch.kernel import keeping_launch, resident_launch
+        from autotune.gpu.launch.kernel import (
+            keeping_launch,
+            recorded_launch,
+            resident_launch,
+        )
 
         use(self.vendor)
         ordinal, limits = _ordinal(device), limits_of(device)
@@ -164,7 +169,8 @@ class GpuTarget(Target):
             launch, free = keeping_launch(program, plans, other, arguments, stream)
             return launch, plans.bytes, free
 
-        return device_kernel(problem, load_on, keep_on)
+        record_on = functools.partial(recorded_launch, program)
+        return device_kernel(problem, load_on, keep_on, record_on)
 
     def checker(self, problem: Problem) -> BoundKernel:
         """It launches nothing."""

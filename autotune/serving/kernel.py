@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias, runtime_checka
 from autotune.core.errors import InputError, LaunchError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from autotune.core.configuration import Candidate
     from autotune.operations.problem import Problem
+    from autotune.serving.recorded import RecordedLaunch
     from autotune.store import MatchQuality, TuningRecord
 
 BoundKernel: TypeAlias = Callable[..., Any]
@@ -36,6 +39,26 @@ class Launching(Protocol):
 
         Raises:
             OperandError: the kernel is not for that device.
+        """
+        ...
+
+
+@runtime_checkable
+class Recordable(Protocol):
+    """A bound kernel whose launches others can make."""
+
+    def recorded_on(
+        self, device: int, distances: Sequence[tuple[int, ...]]
+    ) -> RecordedLaunch | None:
+        """The launch for others to make; None where operands are copied before it.
+
+        Args:
+            device: the driver's number.
+            distances: of every operand, in the operation's order, its strides but the last.
+
+        Raises:
+            OperandError: the kernel is not for that device.
+            LaunchError: the driver refuses a kernel.
         """
         ...
 

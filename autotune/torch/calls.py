@@ -13,19 +13,21 @@ from autotune.arrays.libraries import plain_library
 from autotune.arrays.library import Descriptor
 from autotune.arrays.torch import torch_is_exact
 from autotune.core import session
-from autotune.core.errors import OperandError
+from autotune.core.errors import LaunchError, OperandError
 from autotune.core.session import Remembered
 from autotune.runtime.choosing import new_contest, serve, turning
 from autotune.runtime.contest import Contest
-from autotune.serving.kernel import Launching
+from autotune.serving.kernel import Launching, Recordable
+from autotune.torch import compiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.operations.operation import Operation, Problem
     from autotune.operations.problem import Gemm
     from autotune.runtime.choosing import Served
     from autotune.serving.kernel import BoundKernel, Kernel
+    from autotune.serving.recorded import RecordedLaunch
 
     Call: TypeAlias = Callable[..., Any]
 
@@ -63,14 +65,35 @@ class TensorProduct:
     Args:
         served: the problem, and who computes it.
         calls_of: makes the calls of a kernel: of a product `TensorCalls`.
+        record_of: the launch of a kernel for compiled gates; None where they cannot make it.
+
+    Attributes:
+        layout: which operands kernels take turned.
+        accuracy: the class that it is served in.
+        told: what compiled gates were told of it last.
     """
 
-    __slots__ = ("_added", "_calls", "_calls_of", "_served", "accuracy", "layout")
+    __slots__ = (
+        "_added",
+        "_calls",
+        "_calls_of",
+        "_record_of",
+        "_served",
+        "accuracy",
+        "layout",
+        "told",
+    )
 
-    def __init__(self, served: Served, calls_of: Callable[[Kernel], Any]) -> None:
+    def __init__(
+        self,
+        served: Served,
+        calls_of: Callable[[Kernel], Any],
+        record_of: Callable[[Kernel], RecordedLaunch | None] = lambda kernel: None,
+    ) -> None:
         self.layout, self.accuracy = served.problem.layout, served.problem.accuracy
+        self.told: object = None
         self._served = served
-        self._calls_of = calls_of
+        self._calls_of, self._record_of = calls_of, record_of
         self._calls: dict[int, Any] = {}
         self._added: Contest | None = None
 
@@ -108,6 +131,23 @@ class TensorProduct:
             return ours(self._of(self._served.contest.best()))
         except OperandError:
             return theirs()
+
+    @property
+    def leaves_sums(self) -> bool:
+        """True if it is known that PyTorch computes a sum with something."""
+        added = self._added
+        return added is not None and added.over and added.is_librarys
+
+    def recorded(self, *, added: bool = False) -> RecordedLaunch | None:
+        """The launch of the kernel that computes from now on, if others can make it.
+
+        Args:
+            added: whether something is added to the product.
+        """
+        contest = self._added if added else self._served.contest
+        if contest is None or contest.winner is None or contest.counts:
+            return None
+        return self._record_of(contest.winner)
 
     def _of(self, kernel: Kernel) -> Any:
         calls = self._calls.get(id(kernel))
@@ -182,8 +222,12 @@ def _make_product(*key: Any) -> TensorProduct | None:
             return _host_calls(problem, kernel.bound)
         return _launches(problem, kernel, a, b)
 
+    def record_of(problem: Problem, kernel: Kernel) -> RecordedLaunch | None:
+        steps = steps_of((a, b), problem.layout)
+        return recorded_of(kernel, a.place[0], [*steps, (b.shape[1],)])
+
     return served_product(
-        a, b, caller, accepts, calls_of, functools.partial(_PRODUCTS.__setitem__, key)
+        a, b, caller, accepts, calls_of, record_of, functools.partial(_PRODUCTS.__setitem__, key)
     )
 
 
@@ -201,6 +245,7 @@ def served_product(
     caller: str,
     accepts: Callable[[Gemm], str | None] | None,
     calls_of: Callable[[Problem, Kernel], Any],
+    record_of: Callable[[Problem, Kernel], RecordedLaunch | None],
     settle: Callable[[TensorProduct | None], None],
     layer: Operation | None = None,
 ) -> TensorProduct | None:
@@ -212,6 +257,7 @@ def served_product(
         caller: the function that was called, for the log.
         accepts: as for `product_of`.
         calls_of: makes the calls of a kernel.
+        record_of: the launch of a kernel for compiled gates.
         settle: takes what replaces it later.
         layer: what follows the product.
     """
@@ -223,8 +269,17 @@ def served_product(
     contest = found.contest
     if contest.over and contest.winner is None and not contest.counts:
         return None
-    product = TensorProduct(found, functools.partial(calls_of, found.problem))
-    contest.on_change(lambda: settle(None if contest.is_librarys else product))
+    product = TensorProduct(
+        found,
+        functools.partial(calls_of, found.problem),
+        functools.partial(record_of, found.problem),
+    )
+
+    def change() -> None:
+        settle(None if contest.is_librarys else product)
+        compiled.changed()
+
+    contest.on_change(change)
     return product
 
 
@@ -304,6 +359,40 @@ def launch_of(kernel: BoundKernel, device: torch.device) -> tuple[Call, Call] | 
         return kernel.launch_on(device.index), _raw_stream
     except OperandError:  # the usual calls say so as well
         return None
+
+
+def recorded_of(
+    kernel: Kernel, device: torch.device, steps: Sequence[tuple[int, ...] | None]
+) -> RecordedLaunch | None:
+    """The launch of a kernel of a GPU for others to make; None where they cannot.
+
+    Args:
+        kernel: the kernel.
+        device: where.
+        steps: of every operand its strides but the last; None as of `steps_of`.
+    """
+    bound = kernel.bound
+    known = [each for each in steps if each is not None]
+    if len(known) < len(steps) or device.type != "cuda" or not isinstance(bound, Recordable):
+        return None
+    try:
+        return bound.recorded_on(device.index, known)
+    except (OperandError, LaunchError):  # the usual calls say so as well
+        return None
+
+
+def steps_of(looks: Sequence[Descriptor], layout: str) -> list[tuple[int, ...] | None]:
+    """Strides, but the last, of operands; None where that is for a closer look to say.
+
+    Args:
+        looks: how they lie, as they are multiplied.
+        layout: a letter of each matrix.
+    """
+    steps: list[tuple[int, ...] | None] = []
+    for look, stored in zip(looks, layout, strict=True):
+        leading = leading_of(look, stored) if len(look.shape) > 1 else None
+        steps.append(() if len(look.shape) == 1 else None if leading is None else (leading,))
+    return steps
 
 
 def leading_of(look: Descriptor, stored: str) -> int | None:

@@ -24,7 +24,9 @@ from autotune.torch.calls import (
     launch_of,
     layer_of,
     leading_of,
+    recorded_of,
     served_product,
+    steps_of,
 )
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from autotune.operations.operation import Problem
     from autotune.operations.problem import Gemm
     from autotune.serving.kernel import BoundKernel, Kernel
+    from autotune.serving.recorded import RecordedLaunch
     from autotune.torch.calls import TensorProduct
 
 
@@ -219,15 +222,19 @@ def _make_layer(*key: Any) -> TensorProduct | None:
         looks.append(look)
     names = tuple(name for name, part in zip(PARTS, parts, strict=True) if part is not None)
     b = weight._replace(shape=weight.shape[::-1], strides=weight.strides[::-1])
+    size = (*shape[:-1], k)
 
     def calls_of(problem: Problem, kernel: Kernel) -> Callable[..., Tensor]:
-        size = (*shape[:-1], k)
         usual = _usual(problem, kernel.bound, size)
         return _launched(problem, kernel.bound, (rows, b, *looks), size) or usual
 
+    def record_of(problem: Problem, kernel: Kernel) -> RecordedLaunch | None:
+        steps = _steps(problem, (rows, b, *looks))
+        return recorded_of(kernel, weight.place[0], [*steps, (k,)])
+
     settle = functools.partial(_LAYERS.__setitem__, key)
     operation = Layer(names, activation or "").operation
-    return served_product(rows, b, caller, accepts, calls_of, settle, operation)
+    return served_product(rows, b, caller, accepts, calls_of, record_of, settle, operation)
 
 
 _LAYERS = Remembered(_make_layer)
@@ -281,12 +288,8 @@ def _launched(
 ) -> Callable[..., Tensor] | None:
     """Calls of a kernel of a GPU on tensors that lie alike: all that is new are addresses."""
     device = looks[0].place[0]
-    layout = (*problem.layout, *"n" * (len(looks) - 2))
-    steps = [
-        () if len(look.shape) == 1 else (leading_of(look, stored),)
-        for look, stored in zip(looks, layout, strict=True)
-    ]
-    unchecked = None if (None,) in steps else launch_of(kernel, device)
+    steps = [step for step in _steps(problem, looks) if step is not None]
+    unchecked = launch_of(kernel, device) if len(steps) == len(looks) else None
     if unchecked is None:
         return None
     (launch, stream), number, empty = unchecked, device.index, torch.empty
@@ -302,3 +305,7 @@ def _launched(
         return made
 
     return call
+
+
+def _steps(problem: Problem, looks: tuple[Descriptor, ...]) -> list[tuple[int, ...] | None]:
+    return steps_of(looks, problem.layout + "n" * (len(looks) - 2))

@@ -21,7 +21,8 @@ from autotune.core.session import Remembered
 from autotune.runtime.choosing import contest_of
 from autotune.targets.families import find_operation
 from autotune.targets.registry import HOMES
-from autotune.torch.calls import detached, launch_of
+from autotune.torch import compiled
+from autotune.torch.calls import detached, launch_of, recorded_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.runtime.contest import Contest
     from autotune.serving.kernel import Kernel
+    from autotune.serving.recorded import RecordedLaunch
 
     Call: TypeAlias = Callable[..., Any]
     Accepts: TypeAlias = Callable[[Problem], str | None]
@@ -159,9 +161,12 @@ class StackProduct:
         problem: what is computed.
         strides: of every input as stored, without the last: what kernels are given.
         device: where.
+
+    Attributes:
+        told: as of `TensorProduct`.
     """
 
-    __slots__ = ("_calls", "_contest", "_device", "_problem", "_shape", "_strides")
+    __slots__ = ("_calls", "_contest", "_device", "_problem", "_shape", "_strides", "told")
 
     def __init__(
         self,
@@ -171,6 +176,7 @@ class StackProduct:
         device: torch.device,
     ) -> None:
         self._contest = contest
+        self.told: object = None
         self._problem = problem
         self._strides = strides
         self._device = device
@@ -196,6 +202,13 @@ class StackProduct:
             return contest.call(ours, theirs, inputs[0], twice=out is None)
         except OperandError:  # of an odd address, say, which PyTorch minds less
             return theirs()
+
+    def recorded(self, *, added: bool = False) -> RecordedLaunch | None:
+        """See `TensorProduct`; nothing is added."""
+        contest, shape = self._contest, self._shape
+        if contest.winner is None or contest.counts:
+            return None
+        return recorded_of(contest.winner, self._device, [*self._strides, _apart(shape)])
 
     def _of(self, kernel: Kernel) -> Call:
         call = self._calls.get(id(kernel))
@@ -225,7 +238,7 @@ class StackProduct:
             return usual
         launch, stream = found
         strides, number = self._strides, device.index
-        apart = [math.prod(shape[place + 1 :]) for place in range(len(shape) - 1)]
+        apart = _apart(shape)
 
         def call(inputs: tuple[Any, ...], out: Any) -> Any:
             made = torch.empty(shape, dtype=dtype, device=device) if out is None else out
@@ -263,6 +276,12 @@ def _make_product(
 
 def _settle(key: tuple[Any, ...], contest: Contest, product: StackProduct) -> None:
     _PRODUCTS[key] = None if contest.is_librarys else product
+    compiled.changed()
+
+
+def _apart(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides, but the last, of a result without gaps."""
+    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape) - 1))
 
 
 def _problem_of(

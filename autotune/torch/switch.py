@@ -11,210 +11,30 @@ products of all threads go through it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import torch
 
-from autotune.arrays.torch import lies_apart
 from autotune.core import session
 from autotune.core.dtypes import DTYPES
-from autotune.core.errors import InputError, MissingDependencyError
+from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.operations.accuracy import refuse_unknown
 from autotune.runtime.product_log import log_product
-from autotune.torch.calls import TensorCalls, adds_apart, is_exact, product_of
+from autotune.torch.calls import is_exact, product_of
+from autotune.torch.compiled import Call, compile_gates, gates_of
+from autotune.torch.gates import Compute, install
 from autotune.torch.layers import sum_of
 from autotune.torch.stacks import StackProduct, product_of_stacks
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
-
-Compute: TypeAlias = "Callable[..., Any]"
-"""``compute(ours, theirs, like, added=False, twice=True)``, as `TensorProduct.compute` has it."""
-
-
-class Keeper(Protocol):
-    """Says what the gates of a device let through.
-
-    Attributes:
-        serves: False lets all be PyTorch's, which costs less than to ask for each product.
-    """
-
-    serves: bool
-
-    def product(self, a: Any, b: Any) -> Compute | None:
-        """Function that computes a product now; None lets PyTorch."""
-        ...
-
-    def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
-        """Function that computes ``a @ b + c`` now by one kernel; None lets PyTorch."""
-        ...
-
-    def stack(self, a: Any, b: Any) -> StackProduct | None:
-        """The products of two stacks; None lets PyTorch."""
-        ...
-
-
-def install(keepers: Mapping[str, Keeper]) -> None:
-    """Set up the gates of some devices, unless they are.
-
-    They stay as long as the process: taking a kernel away from PyTorch's dispatcher, which other
-    threads may be calling, is not safe. With nothing to let through they cost about 2 us.
-
-    Args:
-        keepers: what they let through, by the kind of device.
-
-    Raises:
-        MissingDependencyError: PyTorch is older than 2.9 and does not give its kernels away.
-    """
-    if not hasattr(torch.library, "get_kernel"):
-        raise MissingDependencyError(
-            "the switch needs PyTorch 2.9 or newer, this is "
-            f"{torch.__version__}: use autotune.torch.convert or linear instead"
-        )
-    for device in sorted(keepers.keys() - _INSTALLED.keys()):
-        _INSTALLED[device] = _install_on(keepers[device], device.upper())
-
-
-def _install_on(keeper: Keeper, device: str) -> Any:
-    """The library of the gates of a device, as the dispatcher calls it."""
-    library = torch.library.Library("aten", "IMPL")
-    # PyTorch warns of that once. The filter stays: other threads may be changing theirs meanwhile.
-    warnings.filterwarnings("ignore", "(?s).*Overriding a previously registered", UserWarning)
-    for name, gate in GATES.items():
-        try:
-            original = torch.library.get_kernel(f"aten::{name}", device)
-        except RuntimeError:  # a build without such devices
-            break
-        made = gate(keeper, original.call_boxed)
-        library.impl(name, made, device, with_keyset=True)
-    return library
-
-
-_INSTALLED: dict[str, Any] = {}
-
-
-def _product(keeper: Keeper, original: Any) -> Any:
-    """Gate of ``aten::mm`` and ``aten::mm.out``."""
-
-    def gate(keys: Any, a: Any, b: Any, **options: Any) -> Any:
-        compute = keeper.product(a, b) if keeper.serves else None
-        if compute is None:
-            return original(keys, a, b, **options)
-
-        def theirs() -> Any:
-            return original(keys, a, b, **options)
-
-        if not options:
-            return compute(lambda calls: calls.call(a, b), theirs, a)
-        out = options["out"]
-        if not _holds(out, a, b):
-            return theirs()
-        return compute(lambda calls: calls.call(a, b, out), theirs, a, twice=False)
-
-    return gate
-
-
-def _stack(keeper: Keeper, original: Any) -> Any:
-    """Gate of ``aten::bmm`` and ``aten::bmm.out``."""
-
-    def gate(keys: Any, a: Any, b: Any, **options: Any) -> Any:
-        out = options.get("out")
-        product = keeper.stack(a, b) if keeper.serves else None
-        if product is None or (out is not None and not _holds_stack(out, a, b)):
-            return original(keys, a, b, **options)
-        return product.compute((a, b), out, lambda: original(keys, a, b, **options))
-
-    return gate
-
-
-def _sum(keeper: Keeper, original: Any) -> Any:
-    """Gate of ``aten::addmm`` and ``aten::addmm.out``."""
-
-    def gate(keys: Any, c: Any, a: Any, b: Any, **options: Any) -> Any:
-        if not keeper.serves:
-            return original(keys, c, a, b, **options)
-        beta, alpha, out = options.get("beta", 1), options.get("alpha", 1), options.get("out")
-        within = beta != 0 and not adds_apart(a.dtype)
-        if within:
-            plain = out is None and _is_one(alpha) and _is_one(beta)
-            compute = keeper.sum(a, b, c) if plain else None
-        else:
-            compute = keeper.product(a, b)
-            if compute is not None and not _adds(c, a, b, alpha, beta):
-                compute = None
-        if compute is None or (out is not None and not _holds(out, a, b, c)):
-            return original(keys, c, a, b, **options)
-
-        def theirs() -> Any:
-            return original(keys, c, a, b, **options)
-
-        def ours(calls: TensorCalls) -> Any:
-            made = calls.call(a, b, out, alpha)
-            return made if beta == 0 else made.add_(c, alpha=beta)
-
-        if within:
-            added = (None, None, c, None, None) if c.dim() == 1 else (None, None, None, None, c)
-            return compute(lambda call: call(a, b.t(), added), theirs, a)
-        return compute(ours, theirs, a, added=True, twice=out is None)
-
-    return gate
-
-
-GATES = {
-    "mm": _product,
-    "mm.out": _product,
-    "addmm": _sum,
-    "addmm.out": _sum,
-    "bmm": _stack,
-    "bmm.out": _stack,
-}
-
-
-def _is_one(scalar: Any) -> bool:
-    return isinstance(scalar, int | float) and scalar == 1
-
-
-def _holds(out: Any, a: Any, b: Any, *others: Any) -> bool:
-    """True if a kernel may write a product to an output as it is: alike, and apart."""
-    return (
-        out.shape == (a.shape[0], b.shape[1])
-        and out.dtype is a.dtype
-        and out.device == a.device
-        and not out.requires_grad
-        and lies_apart(out, a, b, *others)
-    )
-
-
-def _holds_stack(out: Any, a: Any, b: Any) -> bool:
-    """The same of a stack, which is written without gaps."""
-    return (
-        out.shape == (*a.shape[:2], b.shape[2])
-        and out.is_contiguous()
-        and out.dtype is a.dtype
-        and out.device == a.device
-        and not out.requires_grad
-        and lies_apart(out, a, b)
-    )
-
-
-def _adds(c: Any, a: Any, b: Any, alpha: Any, beta: Any) -> bool:
-    """True if something can be added to a product as it is, scaled by real numbers."""
-    shape = (a.shape[0], b.shape[1])
-    sizes = zip(reversed(c.shape), reversed(shape), strict=False)
-    return (
-        c.dtype is a.dtype
-        and c.device == a.device
-        and c.dim() <= 2
-        and all(size in (1, wanted) for size, wanted in sizes)
-        and isinstance(alpha, int | float)
-        and isinstance(beta, int | float)
-    )
-
+    from autotune.torch.calls import TensorProduct
+    from autotune.torch.compiled import CompiledGates
 
 Accepts: TypeAlias = "Callable[[Problem], str | None]"
 
@@ -339,7 +159,6 @@ def disable() -> None:
             _SWITCH.remove(_ENABLED.pop())
 
 
-@contextlib.contextmanager
 def use_tuned(
     shapes: Iterable[tuple[int, int, int]] | Callable[[Problem], bool] | None = None,
     dtypes: Iterable[Any] | None = None,
@@ -347,18 +166,40 @@ def use_tuned(
     rounded: bool = False,
     devices: Iterable[str] = ("cuda",),
     accuracy: str = "",
-) -> Iterator[None]:
+) -> Tuned:
     """A context in which products of PyTorch's are tuned kernels', in all threads.
 
     Arguments and errors are those of `enable`. Where several are on, in one thread or in many,
     what any of them selects is served, in the class that the latest of them says.
     """
-    selection = Selection.of(shapes, dtypes, rounded=rounded, devices=devices, accuracy=accuracy)
-    _SWITCH.add(selection)
-    try:
-        yield
-    finally:
-        _SWITCH.remove(selection)
+    return Tuned(Selection.of(shapes, dtypes, rounded=rounded, devices=devices, accuracy=accuracy))
+
+
+class Tuned(contextlib.ContextDecorator):
+    """See `use_tuned`: a context, or a decorator of functions."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+
+    def __enter__(self) -> None:
+        _SWITCH.add(self._selection)
+
+    def __exit__(self, *_: object) -> None:
+        _SWITCH.remove(self._selection)
+
+
+class _Selected(NamedTuple):
+    """Products on a device that are selected now.
+
+    Attributes:
+        accepts: see `autotune.runtime.choosing.serve`.
+        rounded: the same of float32 where PyTorch is set to round it; None accepts nothing.
+        number: for compiled gates.
+    """
+
+    accepts: Accepts
+    rounded: Accepts | None
+    number: int
 
 
 class _Served:
@@ -367,40 +208,93 @@ class _Served:
     def __init__(self, device: str) -> None:
         self.serves = False
         self._device = device
-        self._accepts: Accepts | None = None
-        self._accepts_rounded: Accepts | None = None
+        self._selected: _Selected | None = None
+        self._compiled: CompiledGates | None = None
 
-    def select(self, selections: Sequence[Selection]) -> None:
-        """Serve what these select."""
-        rounded = [selection for selection in selections if selection.rounded]
-        self._accepts = _any_of(selections, self._device)
-        self._accepts_rounded = _any_of(rounded, self._device)
-        self.serves = self._accepts is not None
+    def select(self, selected: _Selected | None) -> None:
+        """Serve what is selected."""
+        self._selected, self.serves = selected, selected is not None
+        self._select()
 
-    def product(self, a: Any, b: Any) -> Compute | None:
+    def product(self, a: Any, b: Any, added: Any = None) -> Compute | None:
         """Function that computes a product of plain tensors now; None lets PyTorch."""
-        accepts = self._accepts
-        if accepts is None or (found := product_of(a, b, _CALLER, accepts)) is None:
+        selected = self._selected
+        if selected is None:
+            return None
+        is_sum = added is not None
+        operands = (a, b, added) if is_sum else (a, b)
+        call = self._call("addmm" if is_sum else "mm", selected, *operands)
+        found = product_of(a, b, _CALLER, selected.accepts)
+        if found is None or (is_sum and found.leaves_sums):
+            self._leave(call)
             return None
         if is_exact(a, found.accuracy):
+            strict = a.dtype is torch.float32 and found.accuracy != "tf32"
+            self._take(call, found, strict=strict, afterwards=is_sum)
             return found.compute
         log_product(
             _CALLER, None, "", "float32 is left to the library where it is set to round it"
         )
-        accepts = self._accepts_rounded
-        found = None if accepts is None else product_of(a, b, _CALLER, accepts)
+        rounded = selected.rounded
+        found = None if rounded is None else product_of(a, b, _CALLER, rounded)
         return None if found is None else found.by_kernel
 
     def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
         """Function that computes ``a @ b + c`` of 16-bit tensors; None lets PyTorch."""
-        accepts = self._accepts
-        found = None if accepts is None else sum_of(a, b, c, _CALLER, accepts)
-        return None if found is None else found.compute
+        selected = self._selected
+        if selected is None:
+            return None
+        call = self._call("addmm", selected, a, b, c)
+        found = sum_of(a, b, c, _CALLER, selected.accepts)
+        if found is None:
+            self._leave(call)
+            return None
+        self._take(call, found)
+        return found.compute
 
     def stack(self, a: Any, b: Any) -> StackProduct | None:
         """The products of two stacks of plain tensors; None lets PyTorch."""
-        accepts = self._accepts
-        return None if accepts is None else product_of_stacks(a, b, _CALLER, accepts)
+        selected = self._selected
+        if selected is None:
+            return None
+        call = self._call("bmm", selected, a, b)
+        found = product_of_stacks(a, b, _CALLER, selected.accepts)
+        if found is None:
+            self._leave(call)
+        else:
+            self._take(call, found)
+        return found
+
+    def _select(self) -> CompiledGates | None:
+        """The compiled gates; what is selected goes through them from now on."""
+        gates, selected = self._compiled or gates_of(self._device), self._selected
+        if gates is not None:
+            self._compiled = gates
+            gates.select(0 if selected is None else selected.number)
+        return gates
+
+    def _call(self, operation: str, selected: _Selected, *tensors: Any) -> Call | None:
+        """A call of which something is going to be decided, for compiled gates."""
+        gates = self._compiled or self._select()
+        if gates is None:
+            return None
+        return Call(gates.state, selected.number, operation, tensors)
+
+    def _leave(self, call: Call | None) -> None:
+        """Have compiled gates leave such calls to PyTorch."""
+        if self._compiled is not None and call is not None:
+            self._compiled.leave(call)
+
+    def _take(self, call: Call | None, found: TensorProduct | StackProduct, **how: bool) -> None:
+        """Have them do what a kernel computes; they are told once in each state of theirs."""
+        if self._compiled is None or call is None:
+            return
+        told = call._replace(tensors=tuple(each.shape for each in call.tensors[2:]))
+        if found.told != told:
+            found.told = told
+            launch = found.recorded(added=how.get("afterwards", False))
+            if launch is not None:
+                self._compiled.take(call, launch, **how)
 
 
 class _Switch:
@@ -408,40 +302,51 @@ class _Switch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._selections: list[Selection] = []
+        self._selections: tuple[Selection, ...] = ()
+        self._installed: frozenset[str] = frozenset()
         self._served = {device: _Served(device) for device in DEVICES}
 
     def add(self, selection: Selection) -> None:
         """Serve what is selected, too."""
         with self._lock:
-            install({device: self._served[device] for device in selection.devices})
-            self._change([*self._selections, selection])
+            if not selection.devices <= self._installed:
+                for device in selection.devices:
+                    compile_gates(device)
+                install({device: self._served[device] for device in selection.devices})
+                self._installed |= selection.devices
+            self._change((*self._selections, selection), selection.devices)
 
     def remove(self, selection: Selection) -> None:
         """Serve it no more, unless others select it."""
         with self._lock:
             rest = list(self._selections)
             rest.remove(selection)
-            self._change(rest)
+            self._change(tuple(rest), selection.devices)
 
-    def _change(self, selections: list[Selection]) -> None:
+    def _change(self, selections: tuple[Selection, ...], devices: Iterable[str]) -> None:
         self._selections = selections
-        for served in self._served.values():
-            served.select(selections)
-
-
-def _any_of(selections: Iterable[Selection], device: str) -> Accepts | None:
-    """Union of the selections of a device; None where there is none."""
-    there = tuple(one for one in selections if device in one.devices)
-    return _accepting(there) if there else None
+        for device in devices:
+            self._served[device].select(_selected(selections, device))
 
 
 @session.cached(most=64)
-def _accepting(selections: tuple[Selection, ...]) -> Accepts:
-    """The same function for equal selections.
+def _selected(selections: tuple[Selection, ...], device: str) -> _Selected | None:
+    """The union of the selections of a device; None where there is none.
 
-    Products are remembered by it, also when the switch is turned on again and again.
+    It is the same for equal ones: products are remembered by it, also when the switch is turned
+    on again and again.
     """
+    there = [one for one in selections if device in one.devices]
+    if not there:
+        return None
+    rounded = [one for one in there if one.rounded]
+    return _Selected(_any_of(there), _any_of(rounded) if rounded else None, next(_NUMBERS))
+
+
+_NUMBERS = itertools.count(1)
+
+
+def _any_of(selections: list[Selection]) -> Accepts:
     latest = selections[::-1]
     return lambda problem: next((one.accuracy for one in latest if one.takes(problem)), None)
 

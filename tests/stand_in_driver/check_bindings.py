@@ -35,7 +35,13 @@ from autotune.gpu.arrays import kernel as arrays
 from autotune.gpu.arrays.kernel import DeviceProduct
 from autotune.gpu.driver import NVIDIA, Retained, activated, driver, find_vendor, wait
 from autotune.gpu.interface import Boxes, Driver, DriverError
-from autotune.gpu.launch.kernel import GpuKernel, Launch, keeping_launch, resident_launch
+from autotune.gpu.launch.kernel import (
+    GpuKernel,
+    Launch,
+    keeping_launch,
+    recorded_launch,
+    resident_launch,
+)
 from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.launch.scratch import Allocate, SharedScratch
 from autotune.gpu.measure.memory import GuardedMatrix
@@ -48,6 +54,7 @@ from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.problem import Gemm
+from autotune.serving.recorded import WORKSPACE
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
@@ -448,6 +455,54 @@ class TestTensorMaps:
         assert (count_of("encoded"), count_of("launches")) == (before[0], before[1] + 3)
         launch(1 << 20, 80, 1 << 21, 32, 1 << 23, 28)
         assert self.maps(3)[2][0] == 1 << 23
+
+    def test_a_launch_can_be_recorded(self) -> None:
+        """With addresses in their places it is what the launch passes to the driver."""
+        region = MappedRegion("float16", 256, 40, 72, 80)
+        plan = LaunchPlan(
+            self.SIZES,
+            (LaunchStep("gemm", (1, 2, 3), (32, 1, 1), dependent=True),),
+            workspace_bytes=8192,
+            zeroed_bytes=64,
+            maps=(
+                *self.MAPS,
+                MappedOperand("C", False, (64, 32), 128),
+                MappedOperand("high", False, (64, 64), 128, region=region),
+            ),
+        )
+        program = self.program(plan=plan)
+        at, steps = (1 << 20, 1 << 21, 1 << 22), (80, 32, 24)
+        launch = resident_launch(program, 0)
+        launch(*itertools.chain(*zip(at, steps, strict=True)))
+        wanted = arguments_of_launch(-1)
+        recorded = recorded_launch(program, 0, [(step,) for step in steps])
+        assert recorded is not None
+        assert (recorded.workspace_bytes, recorded.zeroed_bytes) == (8192, 64)
+        assert [step.extents for step in recorded.steps] == [(1, 2, 3, 32, 1, 1, 0)]
+        assert [step.attributes for step in recorded.steps] == [(6,)]
+        size = struct.calcsize("iiifPiPifPiP")
+        (workspace,) = struct.unpack_from("P", wanted, size - struct.calcsize("P"))
+        places = dict(enumerate(at)) | {WORKSPACE: workspace}
+        made = bytearray(recorded.arguments)
+        for offset, operand, apart in (*recorded.addresses, *recorded.maps):
+            struct.pack_into("P", made, offset, places[operand] + apart)
+        assert made == wanted[: len(made)]
+        assert len(recorded.addresses) == 4
+        # A and B that are copied are no others' to launch on; a result without a map is.
+        assert recorded_launch(program, 0, [(81,), (32,), (24,)]) is None
+        apart = recorded_launch(program, 0, [(80,), (32,), (25,)])
+        assert apart is not None
+        assert [each.operand for each in apart.maps] == [0, 1, WORKSPACE]
+
+    def test_recorded_launches_have_the_plan_that_was_asked_for(self) -> None:
+        """A module is loaded once for all sizes."""
+        for rows in (40, 64):
+            plan = replace(self.program().plan, sizes=(rows, 72, 24))
+            program = self.program(plan=plan, cubin=b"\x7fELF of many sizes")
+            resident_launch(program, 0)
+            recorded = recorded_launch(program, 0, [(80,), (32,), (24,)])
+            assert recorded is not None
+            assert struct.unpack_from("i", recorded.arguments) == (rows,)
 
     def test_a_copy_belongs_to_the_graph(self) -> None:
         with activated(0), captured() as stream:

@@ -29,11 +29,14 @@ if TYPE_CHECKING:
     from autotune.arrays.library import Place, Reader
     from autotune.operations.parts import Array
     from autotune.operations.problem import Problem
+    from autotune.serving.recorded import RecordedLaunch
 
 Launch: TypeAlias = Callable[..., None]
 """``launch(*operands, *scalars, stream=None)``: of every operand its address and its strides but
 the last, in elements, and a stream's handle, all as integers. Of a product the arguments are a,
 lda, b, ldb, c, ldc, alpha, beta, stream."""
+
+RecordOn: TypeAlias = "Callable[[int, Sequence[tuple[int, ...]]], RecordedLaunch | None]"
 
 KeepOn: TypeAlias = "Callable[[Place, int], tuple[Launch, int, Callable[[], None]] | None]"
 """``keep_on(b, stream)`` makes what a launch then finds made of B: that launch, how many bytes it
@@ -60,13 +63,19 @@ class DeviceKernel:
         problem: what it computes.
         load_on: loads the kernel on a device, by the driver's number, and gives its launch.
             Raises OperandError for a device that the kernel is not for.
+        record_on: see `autotune.serving.kernel.Recordable`.
     """
 
-    def __init__(self, problem: Problem, load_on: Callable[[int], Launch]) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        load_on: Callable[[int], Launch],
+        record_on: RecordOn = lambda device, distances: None,
+    ) -> None:
         self._defined = problem.defined
         self._operands = problem.operands
         self._scalar_type = ELEMENTS[problem.dtype].accumulation
-        self._load_on = load_on
+        self._load_on, self._record_on = load_on, record_on
         self._launches: dict[int, Launch] = {}
         self._lock = threading.Lock()
         self._retained = Retained()
@@ -78,6 +87,13 @@ class DeviceKernel:
     def launch_on(self, device: int) -> Launch:
         """See `autotune.serving.kernel.Launching`."""
         return self._launches.get(device) or self._load(device)
+
+    def recorded_on(
+        self, device: int, distances: Sequence[tuple[int, ...]]
+    ) -> RecordedLaunch | None:
+        """See `autotune.serving.kernel.Recordable`."""
+        self.launch_on(device)  # or it is refused
+        return self._record_on(device, distances)
 
     def _call_carefully(
         self, inputs: Sequence[Any], out: Any, scalars: Mapping[str, Any], stream: Any
@@ -190,6 +206,7 @@ class DeviceProduct(DeviceKernel):
         problem: as of `DeviceKernel`.
         load_on: the same.
         keep_on: see `KeepOn`; errors are those of `load_on`, and LaunchError.
+        record_on: as of `DeviceKernel`.
     """
 
     def __init__(
@@ -197,8 +214,9 @@ class DeviceProduct(DeviceKernel):
         problem: Problem,
         load_on: Callable[[int], Launch],
         keep_on: KeepOn = lambda b, stream: None,
+        record_on: RecordOn = lambda device, distances: None,
     ) -> None:
-        super().__init__(problem, load_on)
+        super().__init__(problem, load_on, record_on)
         self._problem, self._keep_on = problem, keep_on
         a, b, c = (operand.shape for operand in problem.operands)
         self._a_shape, self._b_shape, self._c_shape = pair(a), pair(b), pair(c)
@@ -395,9 +413,12 @@ def pair(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def device_kernel(
-    problem: Problem, load_on: Callable[[int], Launch], keep_on: KeepOn = lambda b, stream: None
+    problem: Problem,
+    load_on: Callable[[int], Launch],
+    keep_on: KeepOn = lambda b, stream: None,
+    record_on: RecordOn = lambda device, distances: None,
 ) -> DeviceKernel:
     """A kernel of a problem, called as its operation is; see `DeviceProduct` for arguments."""
     if isinstance(problem.defined, MatrixOperation):
-        return DeviceProduct(problem, load_on, keep_on)
-    return DeviceKernel(problem, load_on)
+        return DeviceProduct(problem, load_on, keep_on, record_on)
+    return DeviceKernel(problem, load_on, record_on)

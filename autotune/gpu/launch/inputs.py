@@ -154,9 +154,13 @@ class Output:
         self._whole = stored[1] * self._itemsize % ROW_BYTES == 0
         self._map = _encoder(mapped, dtype, stored, matrices)
 
+    def is_mapped(self, address: int, *strides: int) -> bool:
+        """Can a tensor map describe it?"""
+        return self._whole and not _between_units(address, strides, self._itemsize)
+
     def tensor_map(self, address: int, *strides: int) -> bytes:
         """The tensor map of the operand; zeros where there is none, as kernels see themselves."""
-        if not self._whole or _between_units(address, strides, self._itemsize):
+        if not self.is_mapped(address, *strides):
             return bytes(MAP_BYTES)
         return self._map(address, *strides[::-1])
 
@@ -167,15 +171,18 @@ class Area:
     Args:
         mapped: its tensor map.
         region: where it lies.
+
+    Attributes:
+        offset: bytes from the start of the workspace.
     """
 
     def __init__(self, mapped: MappedOperand, region: MappedRegion) -> None:
-        self._offset, self._leading = region.offset, region.leading
+        self.offset, self._leading = region.offset, region.leading
         self._map = _encoder(mapped, region.dtype, (region.rows, region.columns))
 
     def tensor_map(self, workspace: int) -> bytes:
         """The tensor map of the region in a workspace at an address."""
-        return self._map(workspace + self._offset, self._leading)
+        return self._map(workspace + self.offset, self._leading)
 
 
 def together(first: Input | None, second: Input | None, support: Module | None) -> CopyBoth | None:

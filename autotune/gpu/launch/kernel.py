@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import operator
 import threading
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.core import session
-from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import LaunchError
 from autotune.gpu.driver import activated, describe, driver, driver_errors, finish
-from autotune.gpu.launch.inputs import Area, inputs_of, packing, together
+from autotune.gpu.launch.arguments import Arguments
+from autotune.gpu.launch.inputs import together
 from autotune.gpu.launch.scratch import OwnScratch, Scratch, SharedScratch
-from autotune.operations.parts import Kind, operand_arguments
+from autotune.serving.recorded import RecordedLaunch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,6 +91,40 @@ class GpuKernel:
             self._launchers.add(launcher)
         return launcher
 
+    def recorded(
+        self, plan: LaunchPlan, distances: Sequence[tuple[int, ...]]
+    ) -> RecordedLaunch | None:
+        """A launch on operands that lie in one way; None where some are copied before it.
+
+        Args:
+            plan: of their sizes.
+            distances: of every operand, in the operation's order, its strides but the last.
+
+        Raises:
+            LaunchError: the driver refuses a kernel or its shared memory.
+        """
+        with self._lock, activated(self.ordinal):
+            arguments = Arguments(self.program, plan, self._support)
+            found = arguments.recorded(distances)
+            if found is None:
+                return None
+            packed, addresses, maps = found
+            try:
+                steps = self._modules[0].recorded(plan.steps)
+                functions = driver().functions()
+            except driver_errors() as error:
+                raise LaunchError(describe(error)) from error
+        return RecordedLaunch(
+            functions,
+            steps,
+            packed,
+            tuple(arguments.places),
+            addresses,
+            maps,
+            plan.workspace_bytes or 0,
+            plan.zeroed_bytes,
+        )
+
     def close(self) -> None:
         """Unload the code and free the memory; the kernel must not be launched any more."""
         with self._lock, activated(self.ordinal):
@@ -104,24 +137,22 @@ class GpuKernel:
                 module.unload()
             self._modules.clear()
 
+    @property
+    def _support(self) -> Module | None:
+        """The kernels that copy operands."""
+        return self._modules[1] if len(self._modules) > 1 else None
+
     def _assemble(self, plan: LaunchPlan, scratch: Scratch) -> _Enqueue:
         """A function that enqueues the plan; all that no call changes is prepared here, once."""
         program, workspace_bytes = self.program, plan.workspace_bytes
-        order = _ArgumentOrder(program)
-        last = ("" if workspace_bytes is None else "P") + "i" * len(plan.runtime)
-        apart = any(step.cooperative for step in plan.steps)
-        pack, places = packing(order.formats + last, len(plan.maps), apart=apart)
-        support = self._modules[1] if len(self._modules) > 1 else None
-        run = self._modules[0].runner(plan.steps, places)
-        inputs, mapped = inputs_of(program, plan, support)
-        sizes, runtime, arranged = plan.sizes, plan.runtime, order.arranged
-        no_workspace = runtime if workspace_bytes is None else (0, *runtime)
+        arguments = Arguments(program, plan, self._support)
+        run = self._modules[0].runner(plan.steps, arguments.places)
+        inputs, mapped, pack = arguments.inputs, arguments.mapped, arguments.pack
         if not (workspace_bytes or inputs or mapped):
+            no_workspace = arguments.last()
             if not program.is_product:
-                return lambda *values: run(
-                    pack(*arranged(sizes, values[:-1]), *no_workspace), values[-1]
-                )
-            m, n, k = sizes
+                return lambda *values: run(arguments.packed(values[:-1]), values[-1])
+            m, n, k = plan.sizes
 
             def enqueue_product(
                 a: int,
@@ -137,21 +168,18 @@ class GpuKernel:
                 run(pack(m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *no_workspace), stream)
 
             return enqueue_product
-        # The places of an address in a call and of the distances that follow it.
-        operands = [*inputs.values(), *(each for each in mapped if not isinstance(each, Area))]
-        starts = {each: order.given.index(each.name) for each in operands}
-        at = {each: slice(start, start + each.numbers) for each, start in starts.items()}
+        at = arguments.at
         pair = inputs if program.is_product else {}
-        copy_both = together(pair.get("A"), pair.get("B"), support)
+        copy_both = together(pair.get("A"), pair.get("B"), self._support)
 
-        def enqueue_placed(*arguments: Any) -> None:
-            *values, stream = arguments
+        def enqueue_placed(*given: Any) -> None:
+            *values, stream = given
             badly = [
                 operand for operand in inputs.values() if operand.lies_badly(*values[at[operand]])
             ]
 
             def enqueue(allocate: Allocate) -> None:
-                placed, last = [*values], no_workspace
+                placed, workspace = [*values], 0
                 copies: tuple[Any, ...]
                 where = [at[operand] for operand in badly]
                 if copy_both and len(badly) == 2:
@@ -166,14 +194,8 @@ class GpuKernel:
                     placed[place] = copied
                 if workspace_bytes:
                     zeroed = plan.zeroed_bytes
-                    last = (allocate(stream, "workspace", workspace_bytes, zeroed), *runtime)
-                maps = [
-                    each.tensor_map(last[0])
-                    if isinstance(each, Area)
-                    else each.tensor_map(*placed[at[each]])
-                    for each in mapped
-                ]
-                run(pack(*arranged(sizes, placed), *last, *maps), stream)
+                    workspace = allocate(stream, "workspace", workspace_bytes, zeroed)
+                run(arguments.packed(placed, workspace), stream)
 
             if badly or workspace_bytes:
                 scratch.lend(stream, enqueue)
@@ -181,44 +203,6 @@ class GpuKernel:
                 enqueue(_allocate_nothing)
 
         return enqueue_placed
-
-
-class _ArgumentOrder:
-    """The order in which kernels take what a launch is given.
-
-    Attributes:
-        formats: of the kernel's arguments, a letter of `struct` each.
-        given: names of the arguments of a launch, without the stream.
-    """
-
-    def __init__(self, program: GpuProgram) -> None:
-        defined = program.defined
-        formats = {Kind.SIZE: "i", Kind.LEADING: "i", Kind.BATCH: "q", Kind.ADDRESS: "P"}
-        types = defined.scalar_types(program.dtype)
-        self.formats = "".join(
-            ELEMENTS[types[each.name]].letter if each.kind is Kind.SCALAR else formats[each.kind]
-            for each in defined.arguments
-        )
-        self.given = [
-            argument.name
-            for operand in defined.operands
-            for argument in operand_arguments(
-                operand.name, len(operand.shape), written=operand.written
-            )
-        ]
-        self.given += [name for name, _ in defined.scalars]
-        self._defaults = tuple(default for _, default in defined.scalars)
-        known = [*map(defined.spelled, defined.sizes), *self.given]
-        self._pick = operator.itemgetter(
-            *(known.index(argument.name) for argument in defined.arguments)
-        )
-
-    def arranged(self, sizes: tuple[int, ...], values: Any) -> tuple[Any, ...]:
-        """The kernel's arguments; scalars that are left out have their defaults."""
-        missing = len(self.given) - len(values)
-        rest = self._defaults[len(self._defaults) - missing :] if missing else ()
-        picked: tuple[Any, ...] = self._pick((*sizes, *values, *rest))
-        return picked
 
 
 class _Launcher:
@@ -326,6 +310,13 @@ def keeping_launch(
     kernel.launcher(plans.keep, scratch)(*arguments, stream=stream)
     finish(ordinal, stream)
     return kernel.launcher(plans.call, scratch), scratch.free
+
+
+def recorded_launch(
+    program: GpuProgram, ordinal: int, distances: Sequence[tuple[int, ...]]
+) -> RecordedLaunch | None:
+    """The same launch for others to make; see `GpuKernel.recorded`."""
+    return _resident(program, ordinal).recorded(program.plan, distances)
 
 
 def _resident(program: GpuProgram, ordinal: int) -> GpuKernel:

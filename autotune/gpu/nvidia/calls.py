@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from autotune.core import session
 from autotune.gpu.interface import STATIC_SHARED_BYTES, DriverError
 from autotune.gpu.nvidia.device import load_driver
+from autotune.serving.recorded import DriverFunctions, RecordedStep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -134,6 +135,29 @@ _COOPERATIVE = _LaunchAttribute(2, 0, 1)
 """CU_LAUNCH_ATTRIBUTE_COOPERATIVE: see `LaunchStep.cooperative`."""
 
 
+def _asked(step: LaunchStep) -> list[_LaunchAttribute]:
+    """Attributes that a kernel is launched with."""
+    cooperative = [_COOPERATIVE] if step.cooperative else []
+    return cooperative + ([_DEPENDENT] if step.dependent and _begins_early() else [])
+
+
+def _extents(step: LaunchStep) -> tuple[int, ...]:
+    """Of the grid and of a block, and shared memory."""
+    return *step.grid, *step.block, step.shared_bytes
+
+
+def functions() -> DriverFunctions:
+    """See `autotune.gpu.interface.Driver.functions`."""
+    names = (
+        "cuLaunchKernelEx",
+        "cuTensorMapReplaceAddress",
+        "cuStreamIsCapturing",
+        "cuMemsetD32Async",
+    )
+    found = (ctypes.cast(function(name), ctypes.c_void_p).value or 0 for name in names)
+    return DriverFunctions(*found)
+
+
 class LoadedModule:
     """See `autotune.gpu.interface.Module`. Launches on streams of any library.
 
@@ -155,6 +179,13 @@ class LoadedModule:
             DriverError: there is no such kernel, or it may not have that much shared memory.
         """
         return Runner([(self._function(step), step) for step in steps], places)
+
+    def recorded(self, steps: Sequence[LaunchStep]) -> tuple[RecordedStep, ...]:
+        """See `Module.recorded`."""
+        return tuple(
+            RecordedStep(self._function(step), _extents(step), tuple(e.id for e in _asked(step)))
+            for step in steps
+        )
 
     def unload(self) -> None:
         """See `Module.unload`."""
@@ -223,14 +254,12 @@ class Runner:
 
     def _call(self, kernel: ctypes.c_void_p, step: LaunchStep, how: tuple[Any, Any]) -> Any:
         """The driver's function that launches a step, and its arguments."""
-        asked = [_COOPERATIVE] if step.cooperative else []
-        if step.dependent and _begins_early():
-            asked.append(_DEPENDENT)
+        asked = _asked(step)
         if not asked:
-            shape = map(ctypes.c_uint, (*step.grid, *step.block, step.shared_bytes))
+            shape = map(ctypes.c_uint, _extents(step))
             return function("cuLaunchKernel"), (kernel, *shape, self._stream, *how)
         config = _LaunchConfig(
-            (*step.grid, *step.block, step.shared_bytes),
+            _extents(step),
             None,
             (_LaunchAttribute * len(asked))(*asked),
             len(asked),

@@ -16,7 +16,7 @@ from torch.nn import functional  # noqa: E402
 from autotune import torch as tuned_torch  # noqa: E402
 from autotune.core.errors import InputError  # noqa: E402
 from autotune.torch import calls, disable  # noqa: E402
-from autotune.torch.switch import GATES  # noqa: E402
+from autotune.torch.gates import GATES  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -129,7 +129,8 @@ def test_what_is_added_in_16_bits_is_added_by_one_kernel(dtype: str, beta: int) 
     class Everything:
         serves = True
 
-        def product(self, a: Any, b: Any) -> Any:
+        def product(self, a: Any, b: Any, added: Any = None) -> Any:
+            assert (added is None) == (beta == 0)
             assert not short or beta == 0, "a contest that nobody is to win"
             made = torch.full((M, K), MARK, dtype=torch.float32)
             ours = calls.TensorCalls("nn", lambda *given: made, lambda *given: made)

@@ -25,9 +25,9 @@ from autotune.core.errors import OperandError  # noqa: E402
 from autotune.torch import (  # noqa: E402
     Linear,
     convert,
+    gates,
     linear,
     mm,
-    switch,
     use_tuned,
 )
 
@@ -398,7 +398,7 @@ def test_recorded_calls_of_kernels_are_refused() -> None:
 
 def test_other_peoples_filters_of_warnings_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread sets one while the switch is set up."""
-    monkeypatch.setattr(switch, "_INSTALLED", {})
+    monkeypatch.setattr(gates, "_INSTALLED", {})
 
     class Library:
         def __init__(self, *_: Any) -> None:
@@ -414,7 +414,7 @@ def test_other_peoples_filters_of_warnings_stay(monkeypatch: pytest.MonkeyPatch)
         raise RuntimeError
 
     monkeypatch.setattr(torch.library, "get_kernel", get_kernel)
-    switch.install({"cpu": switch.Keeper})
+    gates.install({"cpu": gates.Keeper})
     assert any(each[2] is BytesWarning for each in warnings.filters)
 
 
