@@ -1,0 +1,365 @@
+"""Run by pytest where gates are compiled: launches by them, on a driver that multiplies here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from autotune.serving.recorded import (
+    WORKSPACE,
+    DriverFunctions,
+    RecordedAddress,
+    RecordedLaunch,
+    RecordedStep,
+)
+from autotune.torch import compiled, use_tuned
+from autotune.torch.compiled import Call, CompiledGates
+
+M, N, K = 6, 5, 7
+NUMBER = 1 << 40
+"""Of a selection that no other test makes."""
+
+MAP_AT = 64
+MAP_BYTES = 128
+
+
+class Config(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        ("extents", ctypes.c_uint * 7),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(ctypes.c_int)),
+        ("count", ctypes.c_uint),
+    )
+
+
+def floats(address: int, *shape: int) -> Any:
+    """An array where memory is."""
+    size = int(np.prod(shape))
+    return np.ctypeslib.as_array((ctypes.c_float * size).from_address(address)).reshape(shape)
+
+
+@dataclass
+class StandIn:
+    """A driver whose one kernel multiplies, and adds a row; it notes what it is told."""
+
+    launched: list[Any] = field(default_factory=list)
+    cleared: list[tuple[int, int]] = field(default_factory=list)
+    replaced: list[int] = field(default_factory=list)
+    capturing: int = 0
+    status: int = 0
+
+    def __post_init__(self) -> None:
+        number, pointer, unsigned = ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64
+        pointers, numbers = ctypes.POINTER(pointer), ctypes.POINTER(number)
+        self._kept = [
+            ctypes.CFUNCTYPE(*each[:-1])(each[-1])
+            for each in (
+                (number, ctypes.POINTER(Config), pointer, pointers, pointers, self.launch),
+                (number, pointer, pointer, self.replace),
+                (number, pointer, numbers, self.is_capturing),
+                (number, unsigned, ctypes.c_uint, ctypes.c_size_t, pointer, self.clear),
+                (number, number, pointers, self.stream),
+            )
+        ]
+        self.addresses = [ctypes.cast(each, pointer).value or 0 for each in self._kept]
+
+    def launch(self, config: Any, function: int, apart: Any, together: Any) -> int:
+        if apart:
+            a, b, c, out, workspace = (
+                ctypes.c_uint64.from_address(apart[place]).value for place in range(5)
+            )
+            size = 0
+        else:
+            size = ctypes.c_size_t.from_address(together[3]).value
+            packed = ctypes.string_at(together[1], size)
+            a, b, c, out, workspace = struct.unpack_from("5Q", packed)
+        told = config.contents
+        attributes = [told.attributes[0]] if told.count else []
+        self.launched.append((function, tuple(told.extents), attributes, size, workspace))
+        if self.status:
+            return self.status
+        made = floats(out, M, K)
+        made[:] = floats(a, M, N) @ floats(b, N, K)
+        if c:
+            made += floats(c, K)
+        return 0
+
+    def replace(self, at: int, address: int) -> int:
+        self.replaced.append(address)
+        return 0
+
+    def is_capturing(self, stream: int, status: Any) -> int:
+        status[0] = self.capturing
+        return 0
+
+    def clear(self, address: int, value: int, words: int, stream: int) -> int:
+        self.cleared.append((address, 4 * words))
+        ctypes.memset(address, value, 4 * words)
+        return 0
+
+    def stream(self, device: int, stream: Any) -> int:
+        stream[0] = 77
+        return 0
+
+
+@pytest.fixture(scope="module")
+def gates() -> CompiledGates:
+    with use_tuned(devices=["cpu"]):
+        torch.mm(torch.ones(1, 1), torch.ones(1, 1))
+    found = compiled.gates_of("cpu")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def driver(gates: CompiledGates, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
+    made = StandIn()
+    monkeypatch.setattr(compiled, "_current_stream", lambda: made.addresses[-1])
+    monkeypatch.setattr(gates, "_driven", False)
+    gates.select(NUMBER)
+    yield made
+    gates.clear()
+    gates.select(0)
+
+
+A, B, ROW = torch.rand(M, N) + 1, torch.rand(N, K) + 1, torch.rand(K) + 1
+
+
+def launch(driver: StandIn, operands: int = 3) -> RecordedLaunch:
+    """A launch on A, B and the result, or a row as well."""
+    places = [0, 8, 24] if operands == 3 else [0, 8, 16, 24]
+    return RecordedLaunch(
+        functions=DriverFunctions(*driver.addresses[:-1]),
+        steps=(RecordedStep(5, (1, 2, 3, 4, 5, 6, 7), (6,)),),
+        arguments=struct.pack("5Q", 1, 1, 0, 1, 0),
+        places=(),
+        addresses=tuple(RecordedAddress(at, of, 0) for of, at in enumerate(places)),
+        maps=(),
+        workspace_bytes=0,
+        zeroed_bytes=0,
+    )
+
+
+def call(gates: CompiledGates, *tensors: torch.Tensor) -> Call:
+    return Call(gates.state, NUMBER, "addmm" if len(tensors) == 3 else "mm", tensors)
+
+
+def close(got: Any, wanted: Any) -> None:
+    torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_a_product_is_launched(gates: CompiledGates, driver: StandIn) -> None:
+    gates.take(call(gates, A, B), launch(driver))
+    first, second = torch.mm(A, B), A @ B
+    assert first.data_ptr() != second.data_ptr()
+    for made in (first, second):
+        close(made, (A.double() @ B.double()).float())
+    assert driver.launched == [(5, (1, 2, 3, 4, 5, 6, 7), [6], 40, 0)] * 2
+    out = torch.empty(M, K)
+    assert torch.mm(A, B, out=out) is out
+    close(out, first)
+    assert len(driver.launched) == 3
+
+
+def test_arguments_may_lie_apart(gates: CompiledGates, driver: StandIn) -> None:
+    recorded = replace(launch(driver), places=(0, 8, 16, 24, 32))
+    gates.take(call(gates, A, B), recorded)
+    close(torch.mm(A, B), (A.double() @ B.double()).float())
+    assert [each[3] for each in driver.launched] == [0]
+
+
+def test_what_lies_otherwise_is_not_launched(gates: CompiledGates, driver: StandIn) -> None:
+    gates.take(call(gates, A, B), launch(driver))
+    wide = torch.rand(M, 2 * N)
+    wanted = (A.double() @ B.double()).float()
+    close(torch.mm(A.t().contiguous().t(), B), wanted)
+    close(torch.mm(wide[:, :N], B), (wide[:, :N].double() @ B.double()).float())
+    close(torch.mm(A.double(), B.double()), A.double() @ B.double())
+    close(torch.mm(A, B, out=torch.empty(K, M).t()), wanted)
+    square = torch.rand(M, K)
+    with pytest.raises(RuntimeError):
+        torch.mm(A, B, out=square.double())
+    with pytest.raises(RuntimeError):
+        torch.mm(A[None], B)
+    with pytest.raises(RuntimeError):
+        torch.mm(B, B)
+    assert driver.launched == []
+
+
+def test_results_do_not_overwrite_operands(gates: CompiledGates, driver: StandIn) -> None:
+    both = torch.rand(M * N + M * K)
+    a, out = both[: M * N].view(M, N), both[M * N - 3 : M * N - 3 + M * K].view(M, K)
+    gates.take(call(gates, a, B), launch(driver))
+    wanted = (a.double() @ B.double()).float()
+    torch.mm(a, B, out=out)
+    assert driver.launched == []
+    close(out, wanted)
+
+
+def test_sums(gates: CompiledGates, driver: StandIn) -> None:
+    wanted = (A.double() @ B.double() + ROW).float()
+    gates.take(call(gates, A, B, ROW), launch(driver, 4))
+    close(torch.addmm(ROW, A, B), wanted)
+    close(torch.nn.functional.linear(A, B.t(), ROW), wanted)
+    assert len(driver.launched) == 2
+    close(torch.addmm(ROW, A, B, beta=2), wanted + ROW)
+    close(torch.addmm(ROW, A, B, alpha=0.5), (wanted + ROW) / 2)
+    close(torch.addmm(ROW, A, B, out=torch.empty(M, K)), wanted)
+    close(torch.addmm(torch.ones(M, K), A, B), wanted - ROW + 1)
+    assert len(driver.launched) == 2
+    gates.clear()
+    gates.take(call(gates, A, B, ROW), launch(driver), afterwards=True)
+    close(torch.addmm(ROW, A, B), wanted)
+    assert len(driver.launched) == 3
+
+
+def test_stacks(gates: CompiledGates, driver: StandIn) -> None:
+    a, b = A.expand(1, M, N), B.expand(1, N, K)
+    gates.take(Call(gates.state, NUMBER, "bmm", (a, b)), launch(driver))
+    close(torch.bmm(a, b)[0], (A.double() @ B.double()).float())
+    assert len(driver.launched) == 1
+
+
+def test_a_workspace_is_clear_once(gates: CompiledGates, driver: StandIn) -> None:
+    at = RecordedAddress(32, WORKSPACE, 0)
+    small, large = (
+        replace(
+            launch(driver),
+            addresses=(*launch(driver).addresses, at),
+            workspace_bytes=size,
+            zeroed_bytes=zeroed,
+        )
+        for size, zeroed in ((256, 64), (1024, 128))
+    )
+    gates.take(call(gates, A, B), small)
+    other = B + 1
+    for _ in range(2):
+        torch.mm(A, B)
+    (workspace,) = {each[4] for each in driver.launched}
+    assert driver.cleared == [(workspace, 64)]
+    gates.take(call(gates, A, other[:, :]), large)  # lies alike: takes its place
+    torch.mm(A, B)
+    moved = driver.launched[-1][4]
+    assert driver.cleared[1:] == [(moved, 128)]
+    gates.take(call(gates, A, B), small)  # which leaves no more than that of it clear
+    torch.mm(A, B)
+    gates.take(call(gates, A, B), large)
+    torch.mm(A, B)
+    assert driver.launched[-1][4] == moved
+    assert driver.cleared[2:] == [(moved + 64, 64)]
+    driver.capturing = 1  # whose memory is the graph's
+    close(torch.mm(A, B), (A.double() @ B.double()).float())
+    assert len(driver.launched) == 5
+
+
+def test_tensor_maps_get_addresses(gates: CompiledGates, driver: StandIn) -> None:
+    recorded = replace(
+        launch(driver),
+        arguments=struct.pack("5Q", 1, 1, 0, 1, 0).ljust(MAP_AT + 2 * MAP_BYTES, b"\0"),
+        maps=(RecordedAddress(MAP_AT, 0, 0), RecordedAddress(MAP_AT + MAP_BYTES, 2, 32)),
+    )
+    gates.take(call(gates, A, B), recorded)
+    made = torch.mm(A, B)
+    assert driver.replaced == [A.data_ptr(), made.data_ptr() + 32]
+    odd = torch.rand(M * N + 1)[1:].view(M, N)
+    close(torch.mm(odd, B), (odd.double() @ B.double()).float())
+    assert len(driver.launched) == 1
+
+
+def test_pytorch_computes_what_the_driver_refuses(gates: CompiledGates, driver: StandIn) -> None:
+    gates.take(call(gates, A, B), launch(driver))
+    driver.status = 719
+    close(torch.mm(A, B), (A.double() @ B.double()).float())
+    assert len(driver.launched) == 1
+
+
+def test_strict_kernels_leave_what_may_be_rounded(gates: CompiledGates, driver: StandIn) -> None:
+    gates.take(call(gates, A, B), launch(driver), strict=True)
+    torch.mm(A, B)
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        torch.mm(A, B)
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+    torch.mm(A, B)
+    assert len(driver.launched) == 2
+
+
+def test_what_was_decided_is_forgotten(gates: CompiledGates, driver: StandIn) -> None:
+    old = call(gates, A, B)
+    gates.take(old, launch(driver))
+    gates.clear()
+    torch.mm(A, B)
+    gates.take(old, launch(driver))  # of a state that is gone
+    torch.mm(A, B)
+    gates.take(call(gates, A, B), launch(driver))
+    gates.select(NUMBER + 1)
+    torch.mm(A, B)
+    gates.select(0)
+    torch.mm(A, B)
+    assert driver.launched == []
+    gates.select(NUMBER)
+    torch.mm(A, B)
+    gates.leave(call(gates, A, B))
+    torch.mm(A, B)
+    assert len(driver.launched) == 1
+
+
+def test_tables_are_bounded(
+    gates: CompiledGates, driver: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "_MOST", 3)
+    gates.take(call(gates, A, B), launch(driver))
+    torch.mm(A, B)
+    for rows in range(1, 4):
+        gates.leave(call(gates, torch.ones(rows, N), B))
+    torch.mm(A, B)
+    assert len(driver.launched) == 1
+
+
+def test_gradients(gates: CompiledGates, driver: StandIn) -> None:
+    gates.take(call(gates, A, B), launch(driver))
+    a, b = A.clone().requires_grad_(), B.clone().requires_grad_()
+    torch.mm(a, b).sum().backward()
+    close(a.grad, torch.ones(M, K) @ B.t())
+    close(b.grad, A.t() @ torch.ones(M, K))
+    assert len(driver.launched) == 1
+
+
+def test_threads_and_forks(gates: CompiledGates, driver: StandIn) -> None:
+    gates.take(call(gates, A, B), launch(driver))
+    wanted = (A.double() @ B.double()).float()
+    wrong: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(200):
+                close(torch.mm(A, B), wanted)
+        except BaseException as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for each in threads:
+        each.start()
+    for _ in range(50):
+        gates.clear()
+        gates.take(call(gates, A, B), launch(driver))
+    for each in threads:
+        each.join()
+    assert not wrong, wrong[0]
+    child = os.fork()
+    if not child:
+        os._exit(not torch.mm(A, B).allclose(wanted))
+    assert os.waitpid(child, 0)[1] == 0
