@@ -302,7 +302,7 @@ class _Switch:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._selections: tuple[Selection, ...] = ()
+        self._selections: list[Selection] = []
         self._installed: frozenset[str] = frozenset()
         self._served = {device: _Served(device) for device in DEVICES}
 
@@ -314,19 +314,19 @@ class _Switch:
                     compile_gates(device)
                 install({device: self._served[device] for device in selection.devices})
                 self._installed |= selection.devices
-            self._change((*self._selections, selection), selection.devices)
+            self._selections.append(selection)
+            self._change(selection.devices)
 
     def remove(self, selection: Selection) -> None:
         """Serve it no more, unless others select it."""
         with self._lock:
-            rest = list(self._selections)
-            rest.remove(selection)
-            self._change(tuple(rest), selection.devices)
+            self._selections.remove(selection)
+            self._change(selection.devices)
 
-    def _change(self, selections: tuple[Selection, ...], devices: Iterable[str]) -> None:
-        self._selections = selections
+    def _change(self, devices: Iterable[str]) -> None:
+        selections = tuple(self._selections)
         for device in devices:
-            self._served[device].select(_selected(selections, device))
+            self._served[device].select(_selected(selections, device) if selections else None)
 
 
 @session.cached(most=64)
