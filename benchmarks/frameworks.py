@@ -5,9 +5,8 @@ with PyTorch's products and with the switch on, in turns within one run; what of
 and calls of the operator, the switch and `torch.mm` on small squares: one by one, and in a CUDA
 graph. With ``--decoder`` blocks of a language model instead, in CUDA graphs, by the number of
 tokens. Shapes are tuned first with ``--tune SECONDS``. What the switch puts before PyTorch's
-kernels stays until the process ends, so the operator is measured before it is first on, and
-PyTorch's products in models include some microseconds of it, but for captured ones. Prints
-Markdown.
+kernels stays until the process ends, so the operator is measured before it is first on. Models of
+few tokens wait for the host. Prints Markdown.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from gpu_environment import GpuWatch, describe_gpu, read_gpu
@@ -207,7 +205,7 @@ def products_of(models: dict[str, Any], x: Any) -> list[Gemm]:
     return list(seen)
 
 
-def passes(model: Any, x: Any) -> Iterator[tuple[str, Call, Call]]:
+def passes(model: Any, x: Any) -> Iterator[tuple[str, Call, Call | On]]:
     """What is timed of a model: with PyTorch's products, and with tuned ones."""
 
     def forward() -> None:
@@ -218,9 +216,15 @@ def passes(model: Any, x: Any) -> Iterator[tuple[str, Call, Call]]:
         model.zero_grad(set_to_none=True)
         model(x).square().mean().backward()
 
-    yield "forward", forward, switched(forward)
-    yield "forward and backward", training, switched(training)
+    yield "forward", forward, On(forward)
+    yield "forward and backward", training, On(training)
     yield "forward, captured", captured(forward), captured(switched(forward))
+
+
+class On(NamedTuple):
+    """A call that the switch is on for, as in a program: not for each one anew."""
+
+    call: Call
 
 
 def switched(call: Call) -> Call:
@@ -244,8 +248,11 @@ def captured(call: Call) -> Call:
     return replay
 
 
-def elapsed(call: Call, count: int) -> float:
+def elapsed(call: Call | On, count: int) -> float:
     """Seconds of each of some calls, by events of the GPU; enqueueing is part of it."""
+    if isinstance(call, On):
+        with use_tuned():
+            return elapsed(call.call, count)
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     begin.record()
@@ -256,7 +263,7 @@ def elapsed(call: Call, count: int) -> float:
     return float(begin.elapsed_time(end)) * 1e-3 / count
 
 
-def in_turns(calls: list[Call], count: int, turns: int) -> list[list[float]]:
+def in_turns(calls: Sequence[Call | On], count: int, turns: int) -> list[list[float]]:
     """Times of calls that take turns, a list for each."""
     times: list[list[float]] = [[] for _ in calls]
     for call in calls:
@@ -300,8 +307,10 @@ def print_calls(ways: dict[str, Call], args: argparse.Namespace) -> None:
     )
     print("|---|---|---|---|---|")
     with torch.no_grad():
-        eager = [many(call, on=name.endswith(" on")) for name, call in ways.items()]
-        graphs = [captured(call) for call in eager]
+        eager = [
+            On(many(call)) if name.endswith(" on") else many(call) for name, call in ways.items()
+        ]
+        graphs = [captured(switched(e.call) if isinstance(e, On) else e) for e in eager]
         count = max(args.calls // IN_A_GRAPH, 1)
         columns = [in_turns(calls, count, args.turns) for calls in (eager, graphs)]
     for place, name in enumerate(ways):
@@ -313,16 +322,15 @@ def print_calls(ways: dict[str, Call], args: argparse.Namespace) -> None:
 
 
 IN_A_GRAPH = 50
-"""Calls that a graph is captured of, and that the switch is on for at a time."""
+"""Calls that a graph is captured of."""
 
 
-def many(call: Call, *, on: bool) -> Call:
-    """Some calls, with the switch on or not touched."""
+def many(call: Call) -> Call:
+    """Some calls."""
 
     def repeated() -> None:
-        with use_tuned() if on else nullcontext():
-            for _ in range(IN_A_GRAPH):
-                call()
+        for _ in range(IN_A_GRAPH):
+            call()
 
     return repeated
 

@@ -138,16 +138,18 @@ class TensorProduct:
         added = self._added
         return added is not None and added.over and added.is_librarys
 
-    def recorded(self, *, added: bool = False) -> RecordedLaunch | None:
-        """The launch of the kernel that computes from now on, if others can make it.
+    def winner(self, *, added: bool = False) -> Kernel | None:
+        """The kernel that computes from now on, if its calls need not be counted.
 
         Args:
             added: whether something is added to the product.
         """
         contest = self._added if added else self._served.contest
-        if contest is None or contest.winner is None or contest.counts:
-            return None
-        return self._record_of(contest.winner)
+        return None if contest is None or contest.counts else contest.winner
+
+    def recorded(self, kernel: Kernel) -> RecordedLaunch | None:
+        """The launch of a kernel, if others can make it."""
+        return self._record_of(kernel)
 
     def _of(self, kernel: Kernel) -> Any:
         calls = self._calls.get(id(kernel))

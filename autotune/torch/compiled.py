@@ -141,17 +141,18 @@ class CompiledGates:
 
     def __init__(self, library: Path, device: str) -> None:
         try:
-            self._library = ctypes.CDLL(str(library))
+            install = ctypes.CDLL(str(library)).gates_install
+            self._library = ctypes.PyDLL(str(library))  # the others return at once
         except OSError as error:
             raise CompileError(f"the gates cannot be loaded: {error}") from error
         size = ctypes.c_int64
         self._library.gates_put.argtypes = [ctypes.c_void_p, size, ctypes.c_void_p, size]
         self._library.gates_select.argtypes = [size]
-        self._library.gates_install.restype = ctypes.c_char_p
+        install.restype = ctypes.c_char_p
         self.state = 0
         self._driven = False
         self._lock = threading.Lock()
-        failure = self._library.gates_install(device.upper().encode())
+        failure = install(device.upper().encode())
         if failure is not None:
             raise CompileError(f"PyTorch refuses the gates: {failure.decode()}")
 

@@ -203,12 +203,13 @@ class StackProduct:
         except OperandError:  # of an odd address, say, which PyTorch minds less
             return theirs()
 
-    def recorded(self, *, added: bool = False) -> RecordedLaunch | None:
+    def winner(self, *, added: bool = False) -> Kernel | None:
         """See `TensorProduct`; nothing is added."""
-        contest, shape = self._contest, self._shape
-        if contest.winner is None or contest.counts:
-            return None
-        return recorded_of(contest.winner, self._device, [*self._strides, _apart(shape)])
+        return None if self._contest.counts else self._contest.winner
+
+    def recorded(self, kernel: Kernel) -> RecordedLaunch | None:
+        """See `TensorProduct`."""
+        return recorded_of(kernel, self._device, [*self._strides, _apart(self._shape)])
 
     def _of(self, kernel: Kernel) -> Call:
         call = self._calls.get(id(kernel))

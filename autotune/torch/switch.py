@@ -290,9 +290,10 @@ class _Served:
         if self._compiled is None or call is None:
             return
         told = call._replace(tensors=tuple(each.shape for each in call.tensors[2:]))
-        if found.told != told:
+        winner = found.winner(added=how.get("afterwards", False))
+        if winner is not None and found.told != told:
             found.told = told
-            launch = found.recorded(added=how.get("afterwards", False))
+            launch = found.recorded(winner)
             if launch is not None:
                 self._compiled.take(call, launch, **how)
 

@@ -14,7 +14,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", minversion="2.9")
 
-from autotune.torch import compiled  # noqa: E402
+from autotune.torch import compiled, switch  # noqa: E402
 
 HERE = Path(__file__).parent
 
@@ -30,6 +30,47 @@ def test_the_switch_does_with_compiled_gates_what_it_does_without(tmp_path: Path
     environment = {**os.environ, "AUTOTUNE_TEST_CXX": "c++"}
     made = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-1000:]
+
+
+def test_gates_are_told_of_a_winner_once_there_is_one() -> None:
+    """Turns of a sum may be over long after its first call."""
+    told: list[Any] = []
+
+    class Gates:
+        state = 3
+
+        def take(self, call: Any, launch: Any, **how: bool) -> None:
+            told.append((call.operation, launch, how))
+
+        def select(self, number: int) -> None:
+            pass
+
+    class Found:
+        told = None
+        kernel: str | None = None
+
+        def winner(self, *, added: bool) -> str | None:
+            assert added
+            return self.kernel
+
+        def recorded(self, kernel: str) -> str:
+            return f"launch of {kernel}"
+
+    served, found = switch._Served("cpu"), Found()
+    served._compiled = Gates()
+    selected = switch._Selected(lambda problem: "", None, 1)
+    a, c = torch.ones(2, 2), torch.ones(2)
+
+    def call(added: Any) -> None:
+        made = served._call("addmm", selected, a, a, added)
+        served._take(made, found, strict=True, afterwards=True)
+
+    call(c)
+    assert told == []
+    found.kernel = "best"
+    for added in (c, c, a):
+        call(added)
+    assert told == [("addmm", "launch of best", {"strict": True, "afterwards": True})] * 2
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
