@@ -137,6 +137,8 @@ class CompiledGates:
 
     Attributes:
         state: a number that changes whenever anything that was decided may have.
+        own: ``own(number)`` lets through, in this thread, what is known under that, whatever is
+            selected; 0 ends it.
     """
 
     def __init__(self, library: Path, device: str) -> None:
@@ -147,7 +149,9 @@ class CompiledGates:
             raise CompileError(f"the gates cannot be loaded: {error}") from error
         size = ctypes.c_int64
         self._library.gates_put.argtypes = [ctypes.c_void_p, size, ctypes.c_void_p, size]
-        self._library.gates_select.argtypes = [size]
+        self._library.gates_select.argtypes = self._library.gates_own.argtypes = [size]
+        self._library.gates_owner.restype = size
+        self.own = self._library.gates_own
         install.restype = ctypes.c_char_p
         self.state = 0
         self._driven = False
@@ -159,6 +163,10 @@ class CompiledGates:
     def select(self, number: int) -> None:
         """Let through what is known under a number; 0 leaves all to PyTorch, and asks nobody."""
         self._library.gates_select(number)
+
+    def owner(self) -> int:
+        """The number that an operator's call is under in this thread; 0 outside of such."""
+        return int(self._library.gates_owner())
 
     def clear(self) -> None:
         """Forget what was decided."""
@@ -272,10 +280,15 @@ session.on_forget(changed)
 session.at_fork(child=_go_on_in_child)
 
 
+def are_ready(device: str) -> bool:
+    """True if the gates of a device are compiled, and may be installed or are."""
+    return device in _READY or device in _GATES
+
+
 def gates_of(device: str) -> CompiledGates | None:
     """The compiled gates of a kind of device, installed; None while there are none.
 
-    It is for threads that PyTorch's dispatcher has called: its tables are changed here.
+    PyTorch's tables of kernels are changed here, where the caller's thread multiplies itself.
     """
     found = _GATES.get(device)
     if found is None and device in _READY:

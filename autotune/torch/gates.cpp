@@ -183,10 +183,13 @@ struct Block {
 Table& table = *new Table;
 Driver driver;
 std::atomic<int64_t> selected{0};  // which products are served now; 0 is none
+thread_local int64_t own = 0;      // the same in a call of an operator of ours
 std::mutex& workspaces_mutex = *new std::mutex;
 auto& workspaces = *new std::map<std::pair<int, void*>, Block>;
 
 enum Operation : int64_t { MM, ADDMM, BMM };
+
+int64_t current() { return own ? own : selected.load(std::memory_order_relaxed); }
 
 // True of operands as an operation has them, on one device; of others PyTorch says what is wrong.
 bool fits(const Tensor& a, const Tensor& b, int64_t dimensions) {
@@ -195,7 +198,7 @@ bool fits(const Tensor& a, const Tensor& b, int64_t dimensions) {
 
 Key key_of(Operation operation, const Tensor& a, const Tensor& b) {
   Key key;
-  key.add(selected.load(std::memory_order_relaxed));
+  key.add(current());
   key.add(operation);
   key.add(a.device().index());
   key.add(static_cast<int64_t>(a.scalar_type()));
@@ -334,7 +337,7 @@ struct {
   Below mm, mm_out, addmm, addmm_out, bmm, bmm_out;
 } below;
 
-bool is_off() { return selected.load(std::memory_order_relaxed) == 0; }
+bool is_off() { return current() == 0; }
 
 Tensor mm(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b) {
   if (is_off()) return theirs::mm(a, b);
@@ -439,6 +442,10 @@ const char* gates_install(const char* key_name) {
 void gates_drive(const Driver* functions) { driver = *functions; }
 
 void gates_select(int64_t number) { selected = number; }
+
+void gates_own(int64_t number) { own = number; }
+
+int64_t gates_owner() { return own; }
 
 void gates_clear() { table.clear(); }
 

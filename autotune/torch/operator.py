@@ -29,6 +29,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.runtime.choosing import check_class
 from autotune.torch.calls import plain_mm
 from autotune.torch.layers import Following, check_activation, composed, plain_layer, plain_linear
+from autotune.torch.switch import call_own, own_gates
 
 NAMESPACE = torch.library.Library("autotune", "DEF")
 NAMESPACE.define(
@@ -232,7 +233,10 @@ def eager_mm(a: Tensor, b: Tensor, accuracy: str = "") -> Tensor:
     """The product of plain tensors, with gradients where such are wanted."""
     if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
         return _EagerMm.apply(a, b, accuracy)
-    return plain_mm(a, b, accuracy)
+    gates = own_gates(a, "torch mm", accuracy)
+    if gates is None:
+        return plain_mm(a, b, accuracy)
+    return call_own(gates, torch.mm, a, b)
 
 
 def eager_linear(input: Tensor, weight: Tensor, bias: Tensor | None, accuracy: str = "") -> Tensor:
@@ -240,7 +244,10 @@ def eager_linear(input: Tensor, weight: Tensor, bias: Tensor | None, accuracy: s
     wanted = input.requires_grad or weight.requires_grad
     if (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled():
         return _EagerLinear.apply(input, weight, bias, accuracy)
-    return plain_linear(input, weight, bias, accuracy)
+    gates = own_gates(input, "torch linear", accuracy)
+    if gates is None:
+        return plain_linear(input, weight, bias, accuracy)
+    return call_own(gates, functional.linear, input, weight, bias)
 
 
 class Mm(torch.autograd.Function):  # type: ignore[misc]
@@ -318,7 +325,7 @@ class _EagerMm(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, accuracy: str) -> Tensor:
-        made = plain_mm(a, b, accuracy)
+        made = eager_mm(a, b, accuracy)
         Mm.setup_context(ctx, (a, b, accuracy), made)
         return made
 
@@ -332,7 +339,7 @@ class _EagerLinear(torch.autograd.Function):  # type: ignore[misc]
     def forward(
         ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, accuracy: str
     ) -> Tensor:
-        made = plain_linear(input, weight, bias, accuracy)
+        made = eager_linear(input, weight, bias, accuracy)
         LinearProduct.setup_context(ctx, (input, weight, bias, accuracy), made)
         return made
 

@@ -25,8 +25,8 @@ from autotune.core.errors import InputError
 from autotune.core.suggestions import must_be
 from autotune.operations.accuracy import refuse_unknown
 from autotune.runtime.product_log import log_product
-from autotune.torch.calls import is_exact, product_of
-from autotune.torch.compiled import Call, compile_gates, gates_of
+from autotune.torch.calls import in_class, is_exact, product_of
+from autotune.torch.compiled import Call, are_ready, compile_gates, gates_of
 from autotune.torch.gates import Compute, install
 from autotune.torch.layers import sum_of
 from autotune.torch.stacks import StackProduct, product_of_stacks
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from autotune.torch.compiled import CompiledGates
 
 Accepts: TypeAlias = "Callable[[Problem], str | None]"
-
-_CALLER = "torch switch"
 
 DEVICES = ("cuda", "cpu")
 """Kinds of devices that kernels are for, as PyTorch calls them."""
@@ -195,11 +193,13 @@ class _Selected(NamedTuple):
         accepts: see `autotune.runtime.choosing.serve`.
         rounded: the same of float32 where PyTorch is set to round it; None accepts nothing.
         number: for compiled gates.
+        caller: for the log.
     """
 
-    accepts: Accepts
+    accepts: Accepts | None
     rounded: Accepts | None
     number: int
+    caller: str = "torch switch"
 
 
 class _Served:
@@ -213,18 +213,24 @@ class _Served:
 
     def select(self, selected: _Selected | None) -> None:
         """Serve what is selected."""
-        self._selected, self.serves = selected, selected is not None
-        self._select()
+        self._selected = selected
+        # Compiled gates pass on what they do not know alone.
+        self.serves = self._select() is not None or selected is not None
+
+    def _now(self) -> _Selected | None:
+        """What is selected in this thread: in an operator's call, that."""
+        owner = self._compiled.owner() if self._compiled is not None else 0
+        return _OWN_BY_NUMBER[owner] if owner else self._selected
 
     def product(self, a: Any, b: Any, added: Any = None) -> Compute | None:
         """Function that computes a product of plain tensors now; None lets PyTorch."""
-        selected = self._selected
+        selected = self._now()
         if selected is None:
             return None
         is_sum = added is not None
         operands = (a, b, added) if is_sum else (a, b)
         call = self._call("addmm" if is_sum else "mm", selected, *operands)
-        found = product_of(a, b, _CALLER, selected.accepts)
+        found = product_of(a, b, selected.caller, selected.accepts)
         if found is None or (is_sum and found.leaves_sums):
             self._leave(call)
             return None
@@ -232,20 +238,19 @@ class _Served:
             strict = a.dtype is torch.float32 and found.accuracy != "tf32"
             self._take(call, found, strict=strict, afterwards=is_sum)
             return found.compute
-        log_product(
-            _CALLER, None, "", "float32 is left to the library where it is set to round it"
-        )
+        left = "float32 is left to the library where it is set to round it"
+        log_product(selected.caller, None, "", left)
         rounded = selected.rounded
-        found = None if rounded is None else product_of(a, b, _CALLER, rounded)
+        found = None if rounded is None else product_of(a, b, selected.caller, rounded)
         return None if found is None else found.by_kernel
 
     def sum(self, a: Any, b: Any, c: Any) -> Compute | None:
         """Function that computes ``a @ b + c`` of 16-bit tensors; None lets PyTorch."""
-        selected = self._selected
+        selected = self._now()
         if selected is None:
             return None
         call = self._call("addmm", selected, a, b, c)
-        found = sum_of(a, b, c, _CALLER, selected.accepts)
+        found = sum_of(a, b, c, selected.caller, selected.accepts)
         if found is None:
             self._leave(call)
             return None
@@ -254,11 +259,11 @@ class _Served:
 
     def stack(self, a: Any, b: Any) -> StackProduct | None:
         """The products of two stacks of plain tensors; None lets PyTorch."""
-        selected = self._selected
+        selected = self._now()
         if selected is None:
             return None
         call = self._call("bmm", selected, a, b)
-        found = product_of_stacks(a, b, _CALLER, selected.accepts)
+        found = product_of_stacks(a, b, selected.caller, selected.accepts)
         if found is None:
             self._leave(call)
         else:
@@ -313,10 +318,23 @@ class _Switch:
             if not selection.devices <= self._installed:
                 for device in selection.devices:
                     compile_gates(device)
-                install({device: self._served[device] for device in selection.devices})
-                self._installed |= selection.devices
+                self._install(selection.devices)
             self._selections.append(selection)
             self._change(selection.devices)
+
+    def gates(self, device: str) -> CompiledGates | None:
+        """The compiled gates of a device, once they are: before that nothing is installed."""
+        compile_gates(device)
+        if not are_ready(device):
+            return None
+        with self._lock:
+            self._install(frozenset([device]))
+            self._change([device])
+            return gates_of(device)
+
+    def _install(self, devices: frozenset[str]) -> None:
+        install({device: self._served[device] for device in devices})
+        self._installed |= devices
 
     def remove(self, selection: Selection) -> None:
         """Serve it no more, unless others select it."""
@@ -354,3 +372,42 @@ def _any_of(selections: list[Selection]) -> Accepts:
 
 _SWITCH = _Switch()
 _ENABLED: list[Selection] = []
+
+Own: TypeAlias = "tuple[Callable[[int], object], int]"
+"""``own(number)`` before a call of PyTorch's lets a kernel compute it; ``own(0)`` ends that."""
+
+_OWN: dict[tuple[str, str], Own] = {}
+_OWN_BY_NUMBER: dict[int, _Selected] = {}
+
+
+def own_gates(tensor: Any, caller: str, accuracy: str) -> Own | None:
+    """Compiled gates for an operator's call on plain tensors; None where there are none.
+
+    Args:
+        tensor: an operand.
+        caller: the operator.
+        accuracy: the class that it is to have; empty is the usual one.
+    """
+    if not tensor.is_cuda:  # in the memory of the host, kernels are Python's to call
+        return None
+    return _OWN.get((caller, accuracy)) or _find_own(caller, accuracy)
+
+
+def call_own(gates: Own, function: Callable[..., Any], *tensors: Any) -> Any:
+    """A function of PyTorch's whose products pass the gates as an operator's."""
+    own, number = gates
+    own(number)
+    try:
+        return function(*tensors)
+    finally:
+        own(0)
+
+
+def _find_own(caller: str, accuracy: str) -> Own | None:
+    gates = _SWITCH.gates("cuda")
+    if gates is None:
+        return None
+    accepts = in_class(accuracy) if accuracy else None
+    selected = _Selected(accepts, None, next(_NUMBERS), caller)
+    _OWN_BY_NUMBER[selected.number] = selected
+    return _OWN.setdefault((caller, accuracy), (gates.own, selected.number))

@@ -21,7 +21,7 @@ from autotune.serving.recorded import (
     RecordedLaunch,
     RecordedStep,
 )
-from autotune.torch import compiled, use_tuned
+from autotune.torch import compiled, switch, use_tuned
 from autotune.torch.compiled import Call, CompiledGates
 
 M, N, K = 6, 5, 7
@@ -315,6 +315,50 @@ def test_what_was_decided_is_forgotten(gates: CompiledGates, driver: StandIn) ->
     gates.leave(call(gates, A, B))
     torch.mm(A, B)
     assert len(driver.launched) == 1
+
+
+def test_an_operators_calls_are_its_threads(
+    gates: CompiledGates, driver: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nothing = switch._Selected(lambda problem: None, None, NUMBER)
+    monkeypatch.setitem(switch._OWN_BY_NUMBER, NUMBER, nothing)
+    gates.take(call(gates, A, B), launch(driver))
+    gates.select(0)
+    counts: list[int] = []
+
+    def work() -> None:
+        torch.mm(A, B)
+        counts.append(len(driver.launched))
+
+    def multiply() -> Any:
+        other = threading.Thread(target=work)
+        other.start()
+        other.join()
+        return torch.mm(A, B)
+
+    close(switch.call_own((gates.own, NUMBER), multiply), (A.double() @ B.double()).float())
+    assert counts == [0]
+    assert len(driver.launched) == 1
+    with pytest.raises(RuntimeError):
+        switch.call_own((gates.own, NUMBER), torch.mm, B, B)
+    torch.mm(A, B)
+    assert len(driver.launched) == 1
+
+
+def test_what_an_operator_is_told_is_its_own(
+    gates: CompiledGates, driver: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switch._SWITCH, "gates", lambda device: gates)
+    found = switch._find_own("torch mm", "")
+    assert found is not None
+    assert switch._find_own("torch mm", "") == found
+    told: list[Any] = []
+    monkeypatch.setattr(gates, "leave", lambda call: told.append(call[:3]))
+    gates.select(0)
+    a, b = A.bfloat16(), B.bfloat16()  # which no kernel here takes
+    switch.call_own(found, torch.mm, a, b)
+    torch.mm(a, b)
+    assert told == [(gates.state, found[1], "mm")]
 
 
 def test_tables_are_bounded(
