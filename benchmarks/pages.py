@@ -182,7 +182,7 @@ class Results:
 
     def rows(self, runs: Sequence[Run]) -> str:
         """A table of runs of `every_shape.py`: a row for each of their tables by kind."""
-        head = "run, type, kernels, shapes, geometric mean, quartiles, least, kinds below 1, taken"
+        head = "run, type, kernels, shapes, geometric mean, quartiles, least, kinds below 1, last taken"
         lines = [f"| {head.replace(', ', ' | ')} |", "|---" * 9 + "|"]
         for run in runs:
             text = self.printed(run.name).read_text()
@@ -195,7 +195,8 @@ class Results:
                 *kinds, every = [cells(line.replace("*", "")) for line in table[2:]]
                 slow = [f"{kind} {mean}" for kind, _, mean, *_ in kinds if float(mean) < 1]
                 below = "" if kernels == "served, of tuned" else ", ".join(slow)
-                row = (link, dtype, kernels, *every[1:], below, self.taken(run))
+                last = self.taken(run).rpartition(", ")[2]
+                row = (link, dtype, kernels, *every[1:], below, last)
                 lines.append(f"| {' | '.join(row)} |")
         return "".join(f"{line}\n" for line in lines)
 

@@ -134,8 +134,8 @@ def enable(
         dtypes: element types that are meant, PyTorch's or their names; None means all.
         rounded: whether float32 goes to kernels, which never round it, where PyTorch is set to
             round it to TF32 or bfloat16. If not, it is PyTorch's there.
-        devices: kinds of devices that are meant: "cuda", "cpu". The way through the switch takes
-            some 3 us of the host, which a small product on the CPU notices: that is for you to
+        devices: kinds of devices that are meant: "cuda", "cpu". On the CPU kernels are called
+            from Python, which takes some 3 us that a small product notices: that is for you to
             choose.
         accuracy: the loosest accuracy class that kernels may have, of products of a type that the
             class is for: "fp32-normwise" of float32, "fp64" of float64. Empty is the usual class
@@ -218,7 +218,7 @@ class _Served:
         self.serves = self._select() is not None or selected is not None
 
     def _now(self) -> _Selected | None:
-        """What is selected in this thread: in an operator's call, that."""
+        """Products that are selected in this thread, which an operator's call may be in."""
         owner = self._compiled.owner() if self._compiled is not None else 0
         return _OWN_BY_NUMBER[owner] if owner else self._selected
 

@@ -23,7 +23,7 @@ _MARK = 0x5A5A_5A50
 
 
 class Arguments:
-    """What the kernels of a plan are given; all that no call changes is prepared here, once.
+    """Arguments of the kernels of a plan; all that no call changes is prepared here, once.
 
     Args:
         program: whose plan it is.
