@@ -182,8 +182,8 @@ class Results:
 
     def rows(self, runs: Sequence[Run]) -> str:
         """A table of runs of `every_shape.py`: a row for each of their tables by kind."""
-        head = "run, type, kernels, shapes, geometric mean, quartiles, least, kinds below 1, last taken"
-        lines = [f"| {head.replace(', ', ' | ')} |", "|---" * 9 + "|"]
+        head = "run, type, kernels, shapes, geometric mean, quartiles, least, kinds below 1"
+        lines = [f"| {head.replace(', ', ' | ')} | last taken |", "|---" * 9 + "|"]
         for run in runs:
             text = self.printed(run.name).read_text()
             dtypes = iter(dict.fromkeys(re.findall(r"^- (\w+), seed", text, re.MULTILINE)))

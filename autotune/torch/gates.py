@@ -50,7 +50,8 @@ def install(keepers: Mapping[str, Keeper]) -> None:
     """Set up the gates of some devices, unless they are.
 
     They stay as long as the process: taking a kernel away from PyTorch's dispatcher, which other
-    threads may be calling, is not safe. With nothing to let through they cost about 2 us, unless compiled ones lie above.
+    threads may be calling, is not safe. With nothing to let through they cost about 2 us, unless
+    compiled ones lie above.
 
     Args:
         keepers: what they let through, by the kind of device.
