@@ -14,7 +14,10 @@
 #include <new>
 #include <optional>
 #include <shared_mutex>
+#include <string>
+#include <type_traits>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <ATen/Context.h>
@@ -286,22 +289,22 @@ bool enqueue(const Plan& plan, std::array<void*, 5> operands, const Tensor& like
   return true;
 }
 
-// True where PyTorch multiplies float32 without rounding it; PyTorch 2.9 takes names.
-template <class Context>
-bool is_exact(const Context& context) {
-  if constexpr (requires { context.float32Precision("cuda", "matmul"); }) {
-    auto precision = context.float32Precision("cuda", "matmul");
-    return precision != decltype(precision)("tf32") && precision != decltype(precision)("bf16");
+// True where PyTorch multiplies float32 without rounding it; PyTorch 2.9 has names, not numbers.
+template <class Precision, class Backend, class Product>
+bool is_exact(Precision (at::Context::*precision_of)(Backend, Product) const) {
+  if constexpr (std::is_enum_v<Precision>) {
+    Precision found = (at::globalContext().*precision_of)(Backend::CUDA, Product::MATMUL);
+    return found != Precision::TF32 && found != Precision::BF16;
   } else {
-    auto precision = context.float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL);
-    return precision != at::Float32Precision::TF32 && precision != at::Float32Precision::BF16;
+    Precision found = (at::globalContext().*precision_of)("cuda", "matmul");
+    return found != "tf32" && found != "bf16";
   }
 }
 
 // The result by a kernel, in a new tensor or in `given`; false where it cannot be.
 bool compute(const Plan& plan, const Tensor& a, const Tensor& b, const Tensor* c, Tensor& made,
              const Tensor* given = nullptr) {
-  if (plan.is_strict && !is_exact(at::globalContext())) return false;
+  if (plan.is_strict && !is_exact(&at::Context::float32Precision)) return false;
   if (given != nullptr && !holds(*given, plan, {&a, &b, c})) return false;
   c10::DeviceGuard guard(a.device());
   made = given != nullptr ? *given : at::empty(plan.shape, a.options());

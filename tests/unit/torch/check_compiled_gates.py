@@ -115,8 +115,10 @@ class StandIn:
 
 @pytest.fixture(scope="module")
 def gates() -> CompiledGates:
-    with use_tuned(devices=["cpu"]):
-        torch.mm(torch.ones(1, 1), torch.ones(1, 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_BACKGROUND", "0")
+        with use_tuned(devices=["cpu"]):
+            torch.mm(torch.ones(1, 1), torch.ones(1, 1))
     found = compiled.gates_of("cpu")
     assert found is not None
     return found
@@ -284,15 +286,19 @@ def test_pytorch_computes_what_the_driver_refuses(gates: CompiledGates, driver: 
     assert len(driver.launched) == 1
 
 
-def test_strict_kernels_leave_what_may_be_rounded(gates: CompiledGates, driver: StandIn) -> None:
+@pytest.mark.parametrize("place", [torch.backends, torch.backends.cuda.matmul])
+def test_strict_kernels_leave_what_may_be_rounded(
+    gates: CompiledGates, driver: StandIn, place: Any
+) -> None:
     gates.take(call(gates, A, B), launch(driver), strict=True)
     torch.mm(A, B)
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    before = place.fp32_precision
+    place.fp32_precision = "tf32"
     try:
         torch.mm(A, B)
     finally:
-        torch.backends.cuda.matmul.fp32_precision = before
+        place.fp32_precision = before
+    assert len(driver.launched) == 1
     torch.mm(A, B)
     assert len(driver.launched) == 2
 
