@@ -7,7 +7,6 @@ table of the compiled gates, which lie above those: who computes, and the launch
 from __future__ import annotations
 
 import ctypes
-import functools
 import hashlib
 import logging
 import os
@@ -303,7 +302,7 @@ def gates_of(device: str) -> CompiledGates | None:
     return found
 
 
-@functools.cache
+@session.cached()
 def compile_gates(device: str) -> None:
     """Have the gates of a device compiled, in the background unless that is not wanted.
 
@@ -372,15 +371,18 @@ def _job(device: str, command: Sequence[str]) -> tuple[Path, Job]:
 
     def compile_all(workers: Workers) -> None:
         # A program that ends meanwhile leaves the compiler to its work, which is the next one's.
-        made = subprocess.run(
-            whole,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-            timeout=COMPILE_TIMEOUT_S,
-        )
+        try:
+            made = subprocess.run(
+                whole,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+                timeout=COMPILE_TIMEOUT_S,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise CompileError(f"{command[0]} does not compile the gates: {error}") from error
         if made.returncode:
             raise CompileError(f"{command[0]} refuses the gates: {_first_error(made.stdout)}")
 

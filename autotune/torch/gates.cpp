@@ -91,6 +91,7 @@ struct Driver {
 };
 
 constexpr int64_t OUT = 3, WORKSPACE = 4;  // operands: A, B, what is added, and these
+void* const PER_THREAD = reinterpret_cast<void*>(2);  // CU_STREAM_PER_THREAD
 constexpr uintptr_t ALIGNMENT = 16;        // of what a tensor map describes
 constexpr size_t MOST_ARGUMENTS = 4096, MOST_PLACES = 64;
 
@@ -232,8 +233,10 @@ bool holds(const Tensor& out, const Plan& plan, std::initializer_list<const Tens
   return !out.requires_grad();
 }
 
-// Memory for a launch, its first bytes zero; null in a capture, whose memory is the graph's.
+// Memory for a launch, its first bytes zero; null in a capture, whose memory is the graph's, and
+// where one handle stands for a stream of each thread.
 void* workspace_of(const Plan& plan, const Tensor& like, void* stream) {
+  if (stream == PER_THREAD) return nullptr;
   int capturing = 1;
   if (driver.is_capturing(stream, &capturing) != 0 || capturing != 0) return nullptr;
   Block& block = workspaces[{like.device().index(), stream}];

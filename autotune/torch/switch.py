@@ -294,7 +294,8 @@ class _Served:
         """Have them do what a kernel computes; they are told once in each state of theirs."""
         if self._compiled is None or call is None:
             return
-        told = call._replace(tensors=tuple(each.shape for each in call.tensors[2:]))
+        state, number, operation, (_, _, *added) = call
+        told = state, number, operation, *(each.shape for each in added)
         winner = found.winner(added=how.get("afterwards", False))
         if winner is not None and found.told != told:
             found.told = told
