@@ -503,13 +503,15 @@ def _believed(
     """Return whether a new program was timed enough, and may be chosen by its prices.
 
     Not where it took much longer than they say, nor if it is expected to beat all on large
-    products: it was not timed on those, and its prices are of clocks that short ones have.
+    products and was not timed on those: its prices are of clocks that short ones have.
     """
     if len(program.timed) < FEWEST:
         return False
     for sizes, times in best.items():
         if times.get(program.key, 0.0) > SURPRISE * program.expected(sizes)[1]:
             return False
+    if program.largest > MOST_WORK:
+        return True
     alike = [each for each in others if each.key.layout == program.key.layout]
     known = [each for each in alike if each.known is not None]
     for side in SIDES:

@@ -166,7 +166,8 @@ def run_space(args: argparse.Namespace) -> CommandResult:
     documents, texts = [], []
     for problem in problems(args, scope):
         device = target.device(problem, args.device)
-        texts.append(f"{shapes_text(problem, blas=True)} on {device.fingerprint.name}")
+        # Names of processors may be long.
+        texts.append(f"{shapes_text(problem, blas=True)}\non {device.fingerprint.name}")
         for family in scope.chosen.values():
             # Where no class is asked for, a family is counted for its own, if it is of the type.
             own = family.accuracy if problem.dtype in family.dtypes else problem.accuracy

@@ -240,7 +240,7 @@ def test_it_is_what_is_counted_and_said(capsys: pytest.CaptureFixture[str]) -> N
     assert one["problem"] == other["problem"]
     assert main([*where, "--shape", "10x30x20"]) == 0
     out = capsys.readouterr().out
-    assert "C[10x20] = A[10x30] @ B[30x20]  float32  (BLAS m=10, n=20, k=30) on" in out
+    assert "C[10x20] = A[10x30] @ B[30x20]  float32  (BLAS m=10, n=20, k=30)\non " in out
     assert out.count("BLAS") == 1
 
 
