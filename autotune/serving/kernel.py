@@ -144,6 +144,11 @@ class Kernel:
         """
         return self.__call__ if self._passing else self._call
 
+    @property
+    def is_passing(self) -> bool:
+        """True while something else computes in its place, for the time being."""
+        return self._passing
+
     def become(self, bound: BoundKernel, reason: str, *, passing: bool = False) -> None:
         """Compute by `bound` from now on, for `reason`; `passing` until something else will."""
         object.__setattr__(self, "_bound", bound)

@@ -297,7 +297,7 @@ class _Served:
         state, number, operation, (_, _, *added) = call
         told = state, number, operation, *(each.shape for each in added)
         winner = found.winner(added=how.get("afterwards", False))
-        if winner is not None and found.told != told:
+        if winner is not None and not winner.is_passing and found.told != told:
             found.told = told
             launch = found.recorded(winner)
             if launch is not None:

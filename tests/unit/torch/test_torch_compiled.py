@@ -45,16 +45,20 @@ def test_gates_are_told_of_a_winner_once_there_is_one() -> None:
         def select(self, number: int) -> None:
             pass
 
+    class Winner:
+        is_passing = True
+
     class Found:
         told = None
-        kernel: str | None = None
+        kernel: Winner | None = None
 
-        def winner(self, *, added: bool) -> str | None:
+        def winner(self, *, added: bool) -> Winner | None:
             assert added
             return self.kernel
 
-        def recorded(self, kernel: str) -> str:
-            return f"launch of {kernel}"
+        def recorded(self, kernel: Winner) -> str:
+            assert kernel is self.kernel
+            return "its launch"
 
     served, found = switch._Served("cpu"), Found()
     served._compiled = Gates()
@@ -66,11 +70,13 @@ def test_gates_are_told_of_a_winner_once_there_is_one() -> None:
         served._take(made, found, strict=True, afterwards=True)
 
     call(c)
+    found.kernel = Winner()
+    call(c)  # while it is being compiled
     assert told == []
-    found.kernel = "best"
+    found.kernel.is_passing = False
     for added in (c, c, a):
         call(added)
-    assert told == [("addmm", "launch of best", {"strict": True, "afterwards": True})] * 2
+    assert told == [("addmm", "its launch", {"strict": True, "afterwards": True})] * 2
 
 
 def ask(monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
