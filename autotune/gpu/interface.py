@@ -126,8 +126,10 @@ class Module(Protocol):
         much shared memory.
         """
 
-    def recorded(self, steps: Sequence[LaunchStep]) -> tuple[RecordedStep, ...]:
-        """The same kernels as others launch them; raises as `runner` does."""
+    def recorded(
+        self, steps: Sequence[LaunchStep]
+    ) -> tuple[DriverFunctions, tuple[RecordedStep, ...]]:
+        """The same kernels for others, and what they launch them by; raises as `runner` does."""
 
     def unload(self) -> None:
         """Free the code."""
@@ -228,9 +230,6 @@ class Driver(Protocol):
 
     def load(self, binary: bytes) -> Module:
         """Load a binary."""
-
-    def functions(self) -> DriverFunctions:
-        """Functions that make recorded launches."""
 
     def delay(self) -> Run:
         """A kernel that ends once the clock has advanced by its one argument, of 64 bits."""

@@ -8,6 +8,9 @@ from typing import NamedTuple
 WORKSPACE = -1
 """Stands for the workspace among the operands of a recorded launch."""
 
+ATTRIBUTE_BYTES = 72
+"""Of a driver's attribute of a launch, ``CUlaunchAttribute``."""
+
 
 class RecordedAddress(NamedTuple):
     """Where something among a launch's arguments stands for an address.
@@ -29,12 +32,12 @@ class RecordedStep(NamedTuple):
     Attributes:
         function: the driver's handle.
         extents: of the grid and of a block, and bytes of shared memory.
-        attributes: numbers of the driver's attributes that are set.
+        attributes: the driver's, at most two, each as it takes them.
     """
 
     function: int
     extents: tuple[int, ...]
-    attributes: tuple[int, ...]
+    attributes: tuple[bytes, ...]
 
 
 class DriverFunctions(NamedTuple):

@@ -333,9 +333,9 @@ def _launched(
         b: how B lies.
         usual: the same calls, with a look at the operands in each.
     """
-    leading = [leading_of(look, how) for look, how in zip((a, b), problem.layout, strict=True)]
+    leading = [each[0] for each in steps_of((a, b), problem.layout) if each is not None]
     device = a.place[0]
-    unchecked = None if None in leading else launch_of(kernel, device)
+    unchecked = launch_of(kernel, device) if len(leading) == 2 else None
     if unchecked is None:
         return usual
     (launch, stream), number, empty = unchecked, device.index, torch.empty

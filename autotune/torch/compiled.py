@@ -32,7 +32,7 @@ from autotune.serving.background import (
     background,
     is_wanted,
 )
-from autotune.serving.recorded import WORKSPACE
+from autotune.serving.recorded import ATTRIBUTE_BYTES, WORKSPACE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,21 +56,12 @@ _MOST = 4096
 _log = logging.getLogger(__name__)
 
 
-class _Attribute(ctypes.Structure):
-    _fields_ = (
-        ("id", ctypes.c_int),
-        ("padding", ctypes.c_int),
-        ("value", ctypes.c_int),
-        ("rest", ctypes.c_char * 60),
-    )
-
-
 class _Step(ctypes.Structure):
     _fields_ = (
         ("function", ctypes.c_void_p),
         ("extents", ctypes.c_uint * 7),
         ("count", ctypes.c_uint),
-        ("attributes", _Attribute * 2),
+        ("attributes", ctypes.c_ubyte * (2 * ATTRIBUTE_BYTES)),
     )
 
 
@@ -205,8 +196,8 @@ class CompiledGates:
             return _array(_Address, [(at, names[of], apart) for at, of, apart in given])
 
         steps = [
-            (step.function, step.extents, len(step.attributes), _set(step.attributes))
-            for step in launch.steps
+            (function, extents, len(attributes), tuple(b"".join(attributes)))
+            for function, extents, attributes in launch.steps
         ]
         shape = (*a.shape[:-1], b.shape[-1])
         view = _View(
@@ -242,10 +233,6 @@ class CompiledGates:
         with self._lock:
             if call.state == self.state:
                 self._library.gates_put(key, len(numbers), view, _MOST)
-
-
-def _set(attributes: Sequence[int]) -> tuple[_Attribute, ...]:
-    return tuple(_Attribute(id=each, value=1) for each in attributes)
 
 
 def _array(kind: Any, values: Sequence[Any]) -> Any:

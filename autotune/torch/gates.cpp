@@ -49,8 +49,7 @@ namespace {
 // What `compiled.py` passes, as ctypes lays it out.
 
 struct Attribute {  // CUlaunchAttribute
-  int id, padding, value;
-  char rest[60];
+  alignas(8) char bytes[72];
 };
 
 struct Step {  // a kernel of a launch
@@ -195,7 +194,7 @@ enum Operation : int64_t { MM, ADDMM, BMM };
 
 int64_t current() { return own ? own : selected.load(std::memory_order_relaxed); }
 
-// True of operands as an operation has them, on one device; of others PyTorch says what is wrong.
+// True of operands of so many dimensions, on one device; of others PyTorch says what is wrong.
 bool fits(const Tensor& a, const Tensor& b, int64_t dimensions) {
   return a.dim() == dimensions && b.dim() == dimensions && a.device() == b.device();
 }
@@ -345,24 +344,38 @@ struct {
 
 bool is_off() { return current() == 0; }
 
-Tensor mm(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b) {
-  if (is_off()) return theirs::mm(a, b);
-  if (Found found = fits(a, b, 2) ? table.find(key_of(MM, a, b)) : Found()) {
+// Who computes a product or, of three dimensions, those of a stack.
+Found who_multiplies(Operation operation, const Tensor& a, const Tensor& b, int64_t dimensions) {
+  return fits(a, b, dimensions) ? table.find(key_of(operation, a, b)) : Found();
+}
+
+// The result by whoever computes it: a kernel, PyTorch, or, for what is not known, the gate below.
+template <class Theirs, class Asked>
+Tensor passed(const Found& found, const Tensor& a, const Tensor& b, const Tensor* c,
+              const Theirs& by_pytorch, const Asked& by_gate_below, const Tensor* out = nullptr) {
+  if (found) {
     Tensor made;
-    if (!*found) return theirs::mm(a, b);
-    if (compute(**found, a, b, nullptr, made)) return made;
+    if (!*found) return by_pytorch();
+    if (compute(**found, a, b, c, made, out)) return made;
   }
-  return below.mm.call(keys, a, b);
+  return by_gate_below();
+}
+
+Tensor mm(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b) {
+  auto by_pytorch = [&] { return theirs::mm(a, b); };
+  if (is_off()) return by_pytorch();
+  return passed(who_multiplies(MM, a, b, 2), a, b, nullptr, by_pytorch,
+                [&] { return below.mm.call(keys, a, b); });
 }
 
 Tensor& mm_out(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b, Tensor& out) {
-  if (is_off()) return theirs::mm_out(out, a, b);
-  if (Found found = fits(a, b, 2) ? table.find(key_of(MM, a, b)) : Found()) {
-    Tensor made;
-    if (!*found) return theirs::mm_out(out, a, b);
-    if (compute(**found, a, b, nullptr, made, &out)) return out;
+  auto by_pytorch = [&] { return theirs::mm_out(out, a, b); };
+  if (is_off()) {
+    by_pytorch();
+  } else {
+    passed(who_multiplies(MM, a, b, 2), a, b, nullptr, by_pytorch,
+           [&] { return below.mm_out.call(keys, a, b, out); }, &out);
   }
-  below.mm_out.call(keys, a, b, out);
   return out;
 }
 
@@ -383,14 +396,11 @@ Key key_of_sum(const Tensor& c, const Tensor& a, const Tensor& b) {
 
 Tensor addmm(c10::DispatchKeySet keys, const Tensor& c, const Tensor& a, const Tensor& b,
              const Scalar& beta, const Scalar& alpha) {
-  if (is_off()) return theirs::addmm(c, a, b, beta, alpha);
-  bool is_known = is_plain_sum(beta, alpha) && fits(a, b, 2) && fits_sum(c, a);
-  if (Found found = is_known ? table.find(key_of_sum(c, a, b)) : Found()) {
-    Tensor made;
-    if (!*found) return theirs::addmm(c, a, b, beta, alpha);
-    if (compute(**found, a, b, &c, made)) return made;
-  }
-  return below.addmm.call(keys, c, a, b, beta, alpha);
+  auto by_pytorch = [&] { return theirs::addmm(c, a, b, beta, alpha); };
+  if (is_off()) return by_pytorch();
+  bool is_usual = is_plain_sum(beta, alpha) && fits(a, b, 2) && fits_sum(c, a);
+  return passed(is_usual ? table.find(key_of_sum(c, a, b)) : Found(), a, b, &c, by_pytorch,
+                [&] { return below.addmm.call(keys, c, a, b, beta, alpha); });
 }
 
 Tensor& addmm_out(c10::DispatchKeySet keys, const Tensor& c, const Tensor& a, const Tensor& b,
@@ -401,13 +411,10 @@ Tensor& addmm_out(c10::DispatchKeySet keys, const Tensor& c, const Tensor& a, co
 }
 
 Tensor bmm(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b) {
-  if (is_off()) return theirs::bmm(a, b);
-  if (Found found = fits(a, b, 3) ? table.find(key_of(BMM, a, b)) : Found()) {
-    Tensor made;
-    if (!*found) return theirs::bmm(a, b);
-    if (compute(**found, a, b, nullptr, made)) return made;
-  }
-  return below.bmm.call(keys, a, b);
+  auto by_pytorch = [&] { return theirs::bmm(a, b); };
+  if (is_off()) return by_pytorch();
+  return passed(who_multiplies(BMM, a, b, 3), a, b, nullptr, by_pytorch,
+                [&] { return below.bmm.call(keys, a, b); });
 }
 
 Tensor& bmm_out(c10::DispatchKeySet keys, const Tensor& a, const Tensor& b, Tensor& out) {

@@ -8,7 +8,7 @@ Python, for what is known of a shape.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
@@ -44,6 +44,11 @@ class Keeper(Protocol):
     def stack(self, a: Any, b: Any) -> StackProduct | None:
         """The products of two stacks; None lets PyTorch."""
         ...
+
+
+def are_installed(devices: Set[str]) -> bool:
+    """True if some devices have gates."""
+    return devices <= _INSTALLED.keys()
 
 
 def install(keepers: Mapping[str, Keeper]) -> None:

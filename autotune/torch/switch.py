@@ -27,7 +27,7 @@ from autotune.operations.accuracy import refuse_unknown
 from autotune.runtime.product_log import log_product
 from autotune.torch.calls import in_class, is_exact, product_of
 from autotune.torch.compiled import Call, are_ready, compile_gates, gates_of
-from autotune.torch.gates import Compute, install
+from autotune.torch.gates import Compute, are_installed, install
 from autotune.torch.layers import sum_of
 from autotune.torch.stacks import StackProduct, product_of_stacks
 
@@ -310,13 +310,12 @@ class _Switch:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._selections: list[Selection] = []
-        self._installed: frozenset[str] = frozenset()
         self._served = {device: _Served(device) for device in DEVICES}
 
     def add(self, selection: Selection) -> None:
         """Serve what is selected, too."""
         with self._lock:
-            if not selection.devices <= self._installed:
+            if not are_installed(selection.devices):
                 for device in selection.devices:
                     compile_gates(device)
                 self._install(selection.devices)
@@ -335,7 +334,6 @@ class _Switch:
 
     def _install(self, devices: frozenset[str]) -> None:
         install({device: self._served[device] for device in devices})
-        self._installed |= devices
 
     def remove(self, selection: Selection) -> None:
         """Serve it no more, unless others select it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -92,17 +92,21 @@ def close(got: Any, wanted: Any) -> None:
     assert off < (1e-2 if got.dtype.itemsize == 2 else 1e-5)
 
 
+def call_until_known(calls: Mapping[str, tuple[Callable[[], Any], Any]], asked: list[str]) -> None:
+    """Make calls until Python is asked of none: what becomes known of one has all asked again."""
+    for _ in range(MOST):
+        asked.clear()
+        for call, wanted in calls.values():
+            close(call(), wanted)
+        if not asked:
+            break
+    assert asked == []
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_python_is_asked_no_more(dtype: Any, asked: list[str], taken: list[Any]) -> None:
-    known = layers(dtype)
     with use_tuned():
-        for _ in range(MOST):  # what becomes known of one has all asked again
-            asked.clear()
-            for call, wanted in known.values():
-                close(call(), wanted)
-            if not asked:
-                break
-    assert asked == []
+        call_until_known(layers(dtype), asked)
     if dtype is torch.bfloat16:
         assert any(launch.workspace_bytes for launch in taken)
         assert any(launch.maps for launch in taken)
@@ -151,13 +155,7 @@ def test_operators(asked: list[str]) -> None:
         "bias": (lambda: linear(x, weight, bias), wanted + bias.double()),
         "operator": (lambda: torch.ops.autotune.mm(x, weight.t()), wanted),
     }
-    for _ in range(MOST):
-        asked.clear()
-        for call, right in calls.values():
-            close(call(), right)
-        if not asked:
-            break
-    assert asked == []
+    call_until_known(calls, asked)
 
 
 def test_operands_that_a_kernel_cannot_take() -> None:

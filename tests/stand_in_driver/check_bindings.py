@@ -54,7 +54,7 @@ from autotune.operations.formula import Formula
 from autotune.operations.operation import Operation
 from autotune.operations.parts import Operand
 from autotune.operations.problem import Gemm
-from autotune.serving.recorded import WORKSPACE
+from autotune.serving.recorded import ATTRIBUTE_BYTES, WORKSPACE
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
@@ -479,7 +479,10 @@ class TestTensorMaps:
         assert recorded is not None
         assert (recorded.workspace_bytes, recorded.zeroed_bytes) == (8192, 64)
         assert [step.extents for step in recorded.steps] == [(1, 2, 3, 32, 1, 1, 0)]
-        assert [step.attributes for step in recorded.steps] == [(6,)]
+        ((attribute,),) = (step.attributes for step in recorded.steps)
+        assert len(attribute) == ATTRIBUTE_BYTES
+        assert struct.unpack("3i", attribute[:12]) == (6, 0, 1)
+        assert not any(attribute[12:])
         size = struct.calcsize("iiifPiPifPiP")
         (workspace,) = struct.unpack_from("P", wanted, size - struct.calcsize("P"))
         places = dict(enumerate(at)) | {WORKSPACE: workspace}

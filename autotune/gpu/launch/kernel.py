@@ -110,8 +110,7 @@ class GpuKernel:
                 return None
             packed, addresses, maps = found
             try:
-                steps = self._modules[0].recorded(plan.steps)
-                functions = driver().functions()
+                functions, steps = self._modules[0].recorded(plan.steps)
             except driver_errors() as error:
                 raise LaunchError(describe(error)) from error
         return RecordedLaunch(

@@ -11,15 +11,7 @@ import numpy as np
 from autotune.core.dtypes import ELEMENTS
 from autotune.families.gpu.launch import LaunchStep
 from autotune.gpu.interface import MAP_ALIGNMENT, MAP_BYTES, DriverError
-from autotune.gpu.nvidia.calls import (
-    LoadedModule,
-    Owned,
-    call,
-    function,
-    functions,
-    handle,
-    relaxed,
-)
+from autotune.gpu.nvidia.calls import LoadedModule, Owned, call, function, handle, relaxed
 from autotune.gpu.nvidia.device import load_driver
 
 if TYPE_CHECKING:
@@ -29,7 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from autotune.gpu.interface import Boxes, Run, Stream
-    from autotune.serving.recorded import DriverFunctions
 
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 _NO_TIMING = 2  # CU_EVENT_DISABLE_TIMING
@@ -237,9 +228,6 @@ class BindingsDriver:
 
     def load(self, binary: bytes) -> LoadedModule:
         return LoadedModule(binary)
-
-    def functions(self) -> DriverFunctions:
-        return functions()
 
     def delay(self) -> Run:
         return LoadedModule(_OF_CLOCKS).runner([LaunchStep("delay", (1, 1, 1), (1, 1, 1))])

@@ -146,16 +146,13 @@ def _extents(step: LaunchStep) -> tuple[int, ...]:
     return *step.grid, *step.block, step.shared_bytes
 
 
-def functions() -> DriverFunctions:
-    """See `autotune.gpu.interface.Driver.functions`."""
-    names = (
-        "cuLaunchKernelEx",
-        "cuTensorMapReplaceAddress",
-        "cuStreamIsCapturing",
-        "cuMemsetD32Async",
-    )
-    found = (ctypes.cast(function(name), ctypes.c_void_p).value or 0 for name in names)
-    return DriverFunctions(*found)
+_LAUNCHING = (
+    "cuLaunchKernelEx",
+    "cuTensorMapReplaceAddress",
+    "cuStreamIsCapturing",
+    "cuMemsetD32Async",
+)
+"""See `DriverFunctions`."""
 
 
 class LoadedModule:
@@ -180,10 +177,13 @@ class LoadedModule:
         """
         return Runner([(self._function(step), step) for step in steps], places)
 
-    def recorded(self, steps: Sequence[LaunchStep]) -> tuple[RecordedStep, ...]:
+    def recorded(
+        self, steps: Sequence[LaunchStep]
+    ) -> tuple[DriverFunctions, tuple[RecordedStep, ...]]:
         """See `Module.recorded`."""
-        return tuple(
-            RecordedStep(self._function(step), _extents(step), tuple(e.id for e in _asked(step)))
+        found = (ctypes.cast(function(name), ctypes.c_void_p).value or 0 for name in _LAUNCHING)
+        return DriverFunctions(*found), tuple(
+            RecordedStep(self._function(step), _extents(step), tuple(map(bytes, _asked(step))))
             for step in steps
         )
 

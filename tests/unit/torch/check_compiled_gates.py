@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from autotune.serving.recorded import (
+    ATTRIBUTE_BYTES,
     WORKSPACE,
     DriverFunctions,
     RecordedAddress,
@@ -27,6 +28,8 @@ from autotune.torch.compiled import Call, CompiledGates
 M, N, K = 6, 5, 7
 NUMBER = 1 << 40
 """Of a selection that no other test makes."""
+
+ATTRIBUTE = struct.pack("3i", 6, 0, 1).ljust(ATTRIBUTE_BYTES, b"\0")
 
 MAP_AT = 64
 MAP_BYTES = 128
@@ -85,7 +88,7 @@ class StandIn:
             packed = ctypes.string_at(together[1], size)
             a, b, c, out, workspace = struct.unpack_from("5Q", packed)
         told = config.contents
-        attributes = [told.attributes[0]] if told.count else []
+        attributes = ctypes.string_at(told.attributes, told.count * ATTRIBUTE_BYTES)
         self.launched.append((function, tuple(told.extents), attributes, size, workspace))
         if self.status:
             return self.status
@@ -143,7 +146,7 @@ def launch(driver: StandIn, operands: int = 3) -> RecordedLaunch:
     places = [0, 8, 24] if operands == 3 else [0, 8, 16, 24]
     return RecordedLaunch(
         functions=DriverFunctions(*driver.addresses[:-1]),
-        steps=(RecordedStep(5, (1, 2, 3, 4, 5, 6, 7), (6,)),),
+        steps=(RecordedStep(5, (1, 2, 3, 4, 5, 6, 7), (ATTRIBUTE,)),),
         arguments=struct.pack("5Q", 1, 1, 0, 1, 0),
         places=(),
         addresses=tuple(RecordedAddress(at, of, 0) for of, at in enumerate(places)),
@@ -167,7 +170,7 @@ def test_a_product_is_launched(gates: CompiledGates, driver: StandIn) -> None:
     assert first.data_ptr() != second.data_ptr()
     for made in (first, second):
         close(made, (A.double() @ B.double()).float())
-    assert driver.launched == [(5, (1, 2, 3, 4, 5, 6, 7), [6], 40, 0)] * 2
+    assert driver.launched == [(5, (1, 2, 3, 4, 5, 6, 7), ATTRIBUTE, 40, 0)] * 2
     out = torch.empty(M, K)
     assert torch.mm(A, B, out=out) is out
     close(out, first)
