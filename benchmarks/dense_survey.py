@@ -12,8 +12,8 @@ A plan has, for each shape, the calls that the shipped portfolio's prices expect
 of its programs, of the same for other layouts, and of their neighbours in one parameter. A second
 plan, from the times of a first one, has the programs that did best there: what is timed on few
 shapes is hardly known. Times are of CUDA graphs, operands rotating beyond the level-2 cache; every
-result is compared with PyTorch's. What is shipped are the programs that are fastest on the shapes
-timed now, and by their prices on shapes of all other kinds, as which they were timed before.
+result is compared with PyTorch's. What is shipped are the programs that do best as their prices
+have them chosen, on the shapes timed now and, by what prices tell, on shapes of all other kinds.
 
 ``--accuracy`` is for the portfolio of a looser class; ``--first h100`` begins with another GPU's
 programs, ``--first presets`` with those of the class's families; ``--anew`` learns the prices of
@@ -28,6 +28,7 @@ import hashlib
 import itertools
 import json
 import lzma
+import math
 import shutil
 import statistics
 import sys
@@ -39,6 +40,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from shape_draws import GPU, draw
 
 from autotune import Gemm
@@ -53,7 +55,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.gpu.launch.code import make_program
 from autotune.model import LARGEST, Portfolio, is_modelled, program_of, with_calls
 from autotune.model.book import PriceBook, Timed, select
-from autotune.model.choosing import strangeness
+from autotune.model.choosing import CAUTION, strangeness
 from autotune.model.portfolio import Key
 from autotune.model.terms import Sizes
 from autotune.store import export_lines
@@ -92,6 +94,16 @@ selected: by its time it is worth more than that."""
 SIDES = (2048, 4096, 8192, 16384)
 ELSEWHERE = 400
 """Shapes that earlier prices tell of."""
+
+POOL = 150
+"""New programs that are thought of: those that were the fastest on what was timed."""
+
+KNOWN = 0.95
+"""The share of its time as it is told that a shipped program is taken to need."""
+
+FARTHEST, ENOUGH = 3.0, 1e-5
+"""The most that a shape counts, and the least that a change of programs must bring, both as
+logarithms of times."""
 
 ROTATED_BYTES = 192e6
 REPLAYS = 3
@@ -193,6 +205,12 @@ def main() -> None:
     parser.add_argument("--first", metavar="DEVICE", help="whose portfolio is first, or presets")
     parser.add_argument("--own", nargs="*", default=[], help="families whose own programs stay")
     parser.add_argument("--anew", action="store_true", help="learn prices that are known, too")
+    parser.add_argument(
+        "--told",
+        type=int,
+        default=80,
+        help="shapes whose times, as shipped prices tell them, count as measured ones",
+    )
     parser.add_argument("--same", action="store_true", help="ship no programs that are new")
     parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
     parser.add_argument("--count", type=int, default=24, help="shapes of a layout; twice for nn")
@@ -200,7 +218,7 @@ def main() -> None:
     parser.add_argument("--calls", type=int, default=44, help="of programs, on each shape")
     parser.add_argument("--programs", type=int, default=160, help="of a second plan")
     parser.add_argument(
-        "--keep", nargs="*", default=[], help="layouts whose programs and prices stay as they are"
+        "--keep", nargs="*", default=[], help="layouts and families whose programs and prices stay"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=300.0, help="of timing")
@@ -218,9 +236,9 @@ def plan(args: argparse.Namespace) -> None:
     device = Device.named(args, args.dtype)
     book = device.book()
     if args.files:
-        best = _learn(device, book, _rows(args.files), anew=args.anew)
-        chosen = [each.key for each in _selected(device, book, best, args.seed, args.programs)]
-        kept = {entry.key for entry in device.portfolio.entries}.union(chosen)
+        best = _learn(device, book, args)
+        shipped = {entry.key for entry in device.portfolio.entries}
+        kept = shipped.union(_fastest(best, args.programs))
         pools = {
             layout: [
                 Candidate(key.family, key.configuration) for key in kept if key.layout == layout
@@ -257,6 +275,14 @@ def plan(args: argparse.Namespace) -> None:
     print(f"{len(lines)} shapes, {count} calls")
 
 
+def _fastest(best: Mapping[Sizes, Mapping[Key, float]], most: int) -> list[Key]:
+    """Programs that were the fastest of all on what was timed, in the order of what they bring."""
+    timed = [times for times in best.values() if times]
+    keys = list(dict.fromkeys(itertools.chain.from_iterable(timed)))
+    seconds = np.array([[times.get(key, np.inf) for times in timed] for key in keys])
+    return [keys[row] for row in select(seconds, most=most, loss=0.0)[0]]
+
+
 def _shapes(args: argparse.Namespace) -> Iterator[tuple[str, tuple[int, int, int]]]:
     bounds = dataclasses.replace(GPU, work=(1e5, MOST_WORK))
     if args.accuracy:
@@ -266,20 +292,23 @@ def _shapes(args: argparse.Namespace) -> Iterator[tuple[str, tuple[int, int, int
         count = args.count * (2 if layout == "nn" else 1)
         shapes = itertools.islice(draw(args.seed + number, bounds, args.multiple), count)
         squares = [(side, side, side) for side in SQUARES if side >= bounds.sides[0]]
-        layers = itertools.islice(_layers(args.seed, MOST_OF_LAYERS), count * (layout == "nt"))
+        layers = itertools.islice(_layers(layout, args.seed, MOST_OF_LAYERS), count)
         for sizes in [*(shape.sizes for shape in shapes), *squares, *layers]:
             if min(sizes) >= bounds.sides[0]:
                 yield layout, sizes
 
 
-def _layers(seed: int, most: float) -> Iterator[tuple[int, int, int]]:
-    """Linear layers of 1 to 4096 rows, whose inputs and outputs are multiples of 128."""
+def _layers(layout: str, seed: int, most: float) -> Iterator[tuple[int, int, int]]:
+    """Linear layers of 1 to 4096 rows, whose inputs and outputs are multiples of 128.
+
+    In layout nt they are layers, in nn gradients of their inputs, in tn of their weights.
+    """
     rng = np.random.default_rng(seed)
     while True:
         n, k = (int(size) * 128 for size in np.exp(rng.uniform(np.log(8), np.log(200), 2)))
         tokens = int(rng.choice([1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096]))
         if tokens * n * k <= most:
-            yield tokens, n, k
+            yield (n, tokens, k) if layout == "tn" else (tokens, n, k)
 
 
 def _pool(device: Device, book: PriceBook, layout: str) -> list[Candidate]:
@@ -334,7 +363,6 @@ def time_all(args: argparse.Namespace) -> None:
     print(describe_gpu(gpu))
     head, *lines = map(json.loads, args.files[0].read_text().splitlines())
     families, dtype = load_families(target="cuda", operation="gemm"), head["dtype"]
-    end = time.monotonic() + args.seconds
     with tempfile.TemporaryDirectory() as folder, args.output.open("w") as out:
         jobs: dict[str, tuple[Any, ...]] = {}
         problems = [
@@ -350,6 +378,7 @@ def time_all(args: argparse.Namespace) -> None:
             failed = [error for error in pool.map(_compiled, jobs.values(), chunksize=4) if error]
         print(f"- {len(jobs)} programs, of which not compiled: {failed}", flush=True)
         programs, kind = ProgramCache(Path(folder)), getattr(torch, dtype)
+        end = time.monotonic() + args.seconds
         for each, problem in zip(lines, problems, strict=True):
             if time.monotonic() > end:
                 break
@@ -420,41 +449,47 @@ def _compiled(job: tuple[Any, ...]) -> str:
 def ship(args: argparse.Namespace) -> None:
     """Learn prices from times, select programs, and write portfolios with their binaries."""
     device = Device.named(args, args.dtype)
-    book, rows = device.book(), _rows(args.files)
-    rows = [row for row in rows if row["layout"] not in args.keep]
-    best = _learn(device, book, rows, anew=args.anew)
-    kept = sum(entry.layout in args.keep for entry in device.portfolio.entries)
-    most = min(args.programs, LARGEST) - kept
-    if args.same:
-        chosen = [each for each in book.programs if each.known is not None]
-    else:
-        chosen = _selected(device, book, best, args.seed, most, args.keep)
+    book = device.book()
+    best = _learn(device, book, args)
+    chosen = [each for each in book.programs if each.known is not None]
+    if not args.same:
+        chosen = [each for each in chosen if _stays(each, args.keep)]
+        most = min(args.programs, LARGEST) - len(chosen)
+        chosen += _selected(device, book, best, args.seed, most, args.keep)
     for dtype in (args.dtype, *args.like):
-        _write(Device.named(args, dtype), chosen, book, args.keep, len(best))
-
-
-def _rows(files: Sequence[Path]) -> list[dict[str, Any]]:
-    return [json.loads(each) for file in files for each in file.read_text().splitlines()]
+        _write(Device.named(args, dtype), chosen, book, len(best))
 
 
 def _learn(
-    device: Device, book: PriceBook, rows: Sequence[Mapping[str, Any]], *, anew: bool
+    device: Device, book: PriceBook, args: argparse.Namespace
 ) -> dict[Sizes, dict[Key, float]]:
     """Teach a book times; gives the best seconds of every program on every shape.
 
-    Unless learnt anew, prices that are shipped stay: they are of larger products, too.
+    Unless learnt anew, what shipped prices tell of some shapes counts as times, too: of larger
+    products, and of kinds that were not timed now.
     """
     best: dict[Sizes, dict[Key, float]] = {}
-    for row in rows:
+    shipped = book.programs
+    lines = [each for file in args.files for each in file.read_text().splitlines()]
+    for row in map(json.loads, lines):
+        if row["layout"] in args.keep:
+            continue
         sizes = Sizes.of(device.problem(row["sizes"], row["layout"]))
         known = best.setdefault(sizes, {})
         for name, configuration, us in row["calls"]:
             candidate = Candidate(name, device.families[name].conform(configuration))
             program = book.program(candidate, row["layout"])
             assert program is not None
-            if anew or program.known is None:
+            if program.key.family not in args.keep:
                 book.note(Timed(candidate, sizes, us / 1e6))
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
+    for program in shipped:
+        if args.anew or not program.timed:
+            continue
+        others = _elsewhere(device, args.seed, program.key.layout)
+        for sizes in others[:: len(others) // args.told]:
+            configuration, seconds = program.expected(sizes)
+            book.note(Timed(Candidate(program.key.family, configuration), sizes, seconds))
     book.learn()
     return best
 
@@ -465,36 +500,77 @@ def _selected(
     best: Mapping[Sizes, Mapping[Key, float]],
     seed: int,
     most: int,
-    but: Sequence[str] = (),
+    but: Sequence[str],
 ) -> list[Any]:
-    """Programs of all layouts `but` some, in the order of what they bring."""
-    able = [each for each in book.programs if each.key.layout not in but]
-    able = [each for each in able if each.known is not None or _believed(each, able, best)]
-    elsewhere = [Sizes.of(device.problem(*each)) for each in _elsewhere(seed)]
+    """Programs of all layouts and families `but` some that together do best, as chosen."""
+    fastest = set(_fastest(best, POOL))
+    able = [each for each in book.programs if not _stays(each, but)]
+    able = [
+        each
+        for each in able
+        if each.known is not None or (each.key in fastest and _believed(each, able, best))
+    ]
+    elsewhere = _elsewhere(device, seed)
     large = [each for each in elsewhere if each.products > MOST_WORK]
-    sizes = [each for each in [*best, *elsewhere, *large * LARGE] if each.layout not in but]
+    sizes = [*best, *elsewhere, *large * LARGE]
     seconds = np.full((len(able), len(sizes)), np.inf)
+    told = seconds.copy()
     for row, program in enumerate(able):
         for column, each in enumerate(sizes):
             if each.layout != program.key.layout:
                 continue
+            told[row, column] = _told(program, each)
             known = best.get(each, {}).get(program.key)
             if known is None:
-                known = _told(program, each)
-                if program.known is None:
-                    known *= float(np.exp(program.spread))
+                known = told[row, column] * (1.0 if program.known is None else KNOWN)
             seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
-    chosen, loss = select(seconds[:, served], most=most, loss=0.0)
+    seconds, told = seconds[:, served], told[:, served]
+    chosen, loss = select(seconds, most=most, loss=0.0)
+    chosen, lost = _as_chosen(seconds, told, chosen, most)
     new = sum(able[row].known is None for row in chosen)
-    print(f"{len(chosen)} programs, {new} of them new; loss {loss:.4f}")
+    print(f"{len(chosen)} programs, {new} new; loss {loss:.4f}, as they are chosen {lost:.4f}")
     return [able[row] for row in chosen]
 
 
+def _stays(program: Any, keep: Sequence[str]) -> bool:
+    return program.key.layout in keep or program.key.family in keep
+
+
+def _as_chosen(
+    seconds: NDArray[np.float64], told: NDArray[np.float64], chosen: list[int], most: int
+) -> tuple[list[int], float]:
+    """Programs that do best as they are chosen, by what prices tell, and what they lose then.
+
+    A program that is never as fast as its prices promise is chosen in place of better ones: those
+    are taken out, one by one, and others put in, while that helps.
+    """
+    least = np.log(seconds.min(axis=0))
+    columns = np.arange(seconds.shape[1])
+
+    def losses(rows: list[int]) -> NDArray[np.float64]:
+        each = told[rows].argmin(axis=0)
+        return np.minimum(np.log(seconds[rows][each, columns]) - least, FARTHEST)
+
+    now = losses(chosen)
+    while True:
+        fewer = [[row for row in chosen if row != other] for other in chosen]
+        better = [(losses(rows).mean(), rows) for rows in fewer]
+        if len(chosen) < most:
+            first = told[chosen].min(axis=0)
+            gains = np.where(told < first, np.log(seconds) - least - now, 0.0).mean(axis=1)
+            rows = [*chosen, int(gains.argmin())]
+            better.append((losses(rows).mean(), rows))
+        loss, rows = min(better)
+        if loss > now.mean() - ENOUGH:
+            return chosen, float(np.expm1(now.mean()))
+        chosen, now = rows, losses(rows)
+
+
 def _told(program: Any, sizes: Sizes) -> float:
-    """Seconds by a program's prices, as a portfolio takes them."""
+    """Seconds that a program is chosen by: it is of those as a portfolio tells them."""
     seconds: float = program.expected(sizes)[1] * strangeness(sizes, program.largest)
-    return seconds
+    return seconds * math.exp(CAUTION * program.spread)
 
 
 def _believed(
@@ -517,29 +593,37 @@ def _believed(
     for side in SIDES:
         large = dataclasses.replace(program.timed[0][0], m=side, n=side, k=side)
         least = min((_told(each, large) for each in known), default=0.0)
-        if program.expected(large)[1] < least:
+        if _told(program, large) < least:
             return False
     return True
 
 
-def _elsewhere(seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
-    """Shapes as earlier surveys drew them: layers, and any, most of them not aligned."""
+def _elsewhere(device: Device, seed: int, layout: str = "") -> list[Sizes]:
+    """Shapes as earlier surveys drew them: layers, and any, most of them not aligned.
+
+    They are in layouts as models use them, or all in one.
+    """
+    drawn = _drawn_elsewhere(seed)
+    return [Sizes.of(device.problem(sizes, layout or usual)) for sizes, usual in drawn]
+
+
+def _drawn_elsewhere(seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
     layouts = ("nn", "nn", "nn", "nt", "nn", "tn", "nn", "nn", "tt", "nn")
     for number, shape in enumerate(itertools.islice(draw(seed, GPU), ELSEWHERE // 2)):
         yield shape.sizes, layouts[number % 10]
     for side, layout in itertools.product(SIDES, ("nn", "nt", "tn", "tt")):
         yield (side, side, side), layout
     layouts = ("nt", "nt", "nn", "nt", "tn")
-    for number, sizes in enumerate(itertools.islice(_layers(seed, np.inf), ELSEWHERE // 2)):
-        yield sizes, layouts[number % 5]
+    layers = {layout: _layers(layout, seed, np.inf) for layout in layouts}
+    for number in range(ELSEWHERE // 2):
+        layout = layouts[number % 5]
+        yield next(layers[layout]), layout
 
 
-def _write(
-    device: Device, chosen: Sequence[Any], book: PriceBook, keep: Sequence[str], shapes: int
-) -> None:
+def _write(device: Device, chosen: Sequence[Any], book: PriceBook, shapes: int) -> None:
     before, problem = device.portfolio, device.problem((64, 64, 64), "nn")
     known = {entry.key: entry for entry in before.entries}
-    entries = [entry for entry in before.entries if entry.layout in keep]
+    entries = []
     for program in chosen:
         entry = program.entry(device.families[program.key.family])
         old = known.get(entry.key)
