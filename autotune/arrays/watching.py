@@ -22,7 +22,9 @@ from autotune.core.errors import OperandError
 
 _C: Any = torch._C
 _STRIDED = torch.strided
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""PyTorch's own classes of tensors."""
+
 _STAND_INS = ("FakeTensor", "FunctionalTensor")
 """Classes that stand for plain tensors where programs are compiled or exported."""
 
@@ -50,7 +52,7 @@ _transform = _function(getattr(_C, "_functorch", None), "peek_interpreter_stack"
 def is_plain(tensor: Any) -> bool:
     """True if something is a tensor of PyTorch's own class, whose elements lie as they are."""
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in PLAIN
         and tensor.layout is _STRIDED
         and not tensor.is_nested
         and not tensor.is_neg()
@@ -60,20 +62,30 @@ def is_plain(tensor: Any) -> bool:
 
 def has_plain_class(tensor: Any) -> bool:
     """True if something is of PyTorch's own class, or is what its compiler has in place of it."""
-    return type(tensor) in _PLAIN or type(tensor).__name__ in _STAND_INS
+    return type(tensor) in PLAIN or type(tensor).__name__ in _STAND_INS
 
 
 def is_watched() -> bool:
     """True if anybody sees, records, casts or transforms what is called in this thread."""
+    return is_seen() or is_altered()
+
+
+def is_seen() -> bool:
+    """True if PyTorch's compiler or a mode sees what this thread calls, or transforms it."""
     return bool(
         torch.compiler.is_compiling()  # first: PyTorch's compiler reads no further
-        or is_traced()
         or _modes_of_dispatch()
         or (_modes_of_functions() and _sees_functions())
         or _transform() is not None
-        or casts()
-        or is_forward()
     )
+
+
+def is_altered() -> bool:
+    """True if calls in this thread are traced, cast, or derived in forward mode.
+
+    PyTorch's own functions see to that themselves.
+    """
+    return bool(is_traced() or casts() or is_forward())
 
 
 def is_forward() -> bool:

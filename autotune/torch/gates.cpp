@@ -185,14 +185,14 @@ struct Block {
 // They stay as long as the process: other threads may be in the gates when it ends.
 Table& table = *new Table;
 Driver driver;
-std::atomic<int64_t> selected{0};  // which products are served now; 0 is none
-thread_local int64_t own = 0;      // the same in a call of an operator of ours
+std::atomic<int> selected{0};  // which products are served now; 0 is none
+thread_local int own = 0;      // the same in a call of an operator of ours
 std::mutex& workspaces_mutex = *new std::mutex;
 auto& workspaces = *new std::map<std::pair<int, void*>, Block>;
 
 enum Operation : int64_t { MM, ADDMM, BMM };
 
-int64_t current() { return own ? own : selected.load(std::memory_order_relaxed); }
+int current() { return own ? own : selected.load(std::memory_order_relaxed); }
 
 // True of operands of so many dimensions, on one device; of others PyTorch says what is wrong.
 bool fits(const Tensor& a, const Tensor& b, int64_t dimensions) {
@@ -454,11 +454,11 @@ const char* gates_install(const char* key_name) {
 
 void gates_drive(const Driver* functions) { driver = *functions; }
 
-void gates_select(int64_t number) { selected = number; }
+void gates_select(int number) { selected = number; }
 
-void gates_own(int64_t number) { own = number; }
+void gates_own(int number) { own = number; }
 
-int64_t gates_owner() { return own; }
+int gates_owner() { return own; }
 
 void gates_clear() { table.clear(); }
 

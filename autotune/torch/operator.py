@@ -15,12 +15,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from autotune.arrays.watching import (
+    PLAIN,
     casts,
     has_plain_class,
+    is_altered,
     is_forward,
     is_functionalized,
     is_plain,
     is_profiled,
+    is_seen,
     is_traced,
     is_transformed,
     is_watched,
@@ -48,6 +51,8 @@ MM = torch.ops.autotune.mm.default
 LINEAR = torch.ops.autotune.linear.default
 LAYER = torch.ops.autotune.layer.default
 
+_OPTIONAL = (*PLAIN, type(None))
+
 
 def mm(a: Tensor, b: Tensor, *, accuracy: str = "") -> Tensor:
     """`torch.mm`, by a tuned kernel where one was measured for the matrices.
@@ -67,7 +72,14 @@ def mm(a: Tensor, b: Tensor, *, accuracy: str = "") -> Tensor:
     """
     if accuracy:
         _check(accuracy, a)
-    if is_watched() or is_profiled():
+    seen = is_seen() or is_profiled()
+    if not seen and type(a) in PLAIN and type(b) in PLAIN:
+        gates = own_gates(a, "torch mm", accuracy)
+        if gates is not None and not (
+            (a.requires_grad or b.requires_grad) and torch.is_grad_enabled()
+        ):
+            return call_own(gates, torch.mm, a, b)
+    if seen or is_altered():
         return _seen(MM, torch.mm, mm, Mm, a, b, accuracy=accuracy)
     if is_plain(a) and is_plain(b):
         return eager_mm(a, b, accuracy)
@@ -114,7 +126,14 @@ def linear(
         check_activation(activation)
         following = Following(row_scale, column_scale, bias, activation, multiply, residual)
         return _layer(input, weight, following, accuracy)
-    if is_watched() or is_profiled():
+    seen = is_seen() or is_profiled()
+    if not seen and type(input) in PLAIN and type(weight) in PLAIN and type(bias) in _OPTIONAL:
+        gates = own_gates(input, "torch linear", accuracy)
+        wanted = input.requires_grad or weight.requires_grad
+        wanted = wanted or (bias is not None and bias.requires_grad)
+        if gates is not None and not (wanted and torch.is_grad_enabled()):
+            return call_own(gates, functional.linear, input, weight, bias)
+    if seen or is_altered():
         tensors = input, weight, bias
         return _seen(LINEAR, functional.linear, linear, LinearProduct, *tensors, accuracy=accuracy)
     if is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias)):

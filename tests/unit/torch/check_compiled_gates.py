@@ -26,7 +26,7 @@ from autotune.torch import compiled, switch, use_tuned
 from autotune.torch.compiled import Call, CompiledGates
 
 M, N, K = 6, 5, 7
-NUMBER = 1 << 40
+NUMBER = 1 << 30
 """Of a selection that no other test makes."""
 
 ATTRIBUTE = struct.pack("3i", 6, 0, 1).ljust(ATTRIBUTE_BYTES, b"\0")

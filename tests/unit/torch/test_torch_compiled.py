@@ -24,10 +24,13 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
-def test_the_switch_does_with_compiled_gates_what_it_does_without(tmp_path: Path) -> None:
-    files = [HERE / "check_compiled_gates.py", HERE / "test_torch_switch.py"]
-    command = [sys.executable, "-m", "pytest", "-q", "-n0", f"--basetemp={tmp_path}/of", *files]
-    environment = {**os.environ, "AUTOTUNE_TEST_CXX": "c++"}
+def test_switch_and_operators_do_with_compiled_gates_what_they_do_without(tmp_path: Path) -> None:
+    names = "test_torch_switch", "test_torch_operator", "test_torch_watching"
+    files = [HERE / f"{name}.py" for name in ("check_compiled_gates", *names)]
+    python = "test_kernels_serve_where_nobody_watches"  # who ask for a kernel that Python calls
+    options = ["-p", "gates_here", "-k", f"not {python}", f"--basetemp={tmp_path}/of"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n0", *options, *files]
+    environment = {**os.environ, "AUTOTUNE_TEST_CXX": "c++", "PYTHONPATH": str(HERE)}
     made = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert made.returncode == 0, made.stdout[-4000:] + made.stderr[-1000:]
 
