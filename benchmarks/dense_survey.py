@@ -98,9 +98,6 @@ ELSEWHERE = 400
 POOL = 150
 """New programs that are thought of: those that were the fastest on what was timed."""
 
-KNOWN = 0.95
-"""The share of its time as it is told that a shipped program is taken to need."""
-
 FARTHEST, ENOUGH = 3.0, 1e-5
 """The most that a shape counts, and the least that a change of programs must bring, both as
 logarithms of times."""
@@ -278,6 +275,8 @@ def plan(args: argparse.Namespace) -> None:
 def _fastest(best: Mapping[Sizes, Mapping[Key, float]], most: int) -> list[Key]:
     """Programs that were the fastest of all on what was timed, in the order of what they bring."""
     timed = [times for times in best.values() if times]
+    if not timed:
+        return []
     keys = list(dict.fromkeys(itertools.chain.from_iterable(timed)))
     seconds = np.array([[times.get(key, np.inf) for times in timed] for key in keys])
     return [keys[row] for row in select(seconds, most=most, loss=0.0)[0]]
@@ -451,11 +450,10 @@ def ship(args: argparse.Namespace) -> None:
     device = Device.named(args, args.dtype)
     book = device.book()
     best = _learn(device, book, args)
-    chosen = [each for each in book.programs if each.known is not None]
-    if not args.same:
-        chosen = [each for each in chosen if _stays(each, args.keep)]
-        most = min(args.programs, LARGEST) - len(chosen)
-        chosen += _selected(device, book, best, args.seed, most, args.keep)
+    if args.same:
+        chosen = [each for each in book.programs if each.known is not None]
+    else:
+        chosen = _selected(device, book, best, args)
     for dtype in (args.dtype, *args.like):
         _write(Device.named(args, dtype), chosen, book, len(best))
 
@@ -483,14 +481,19 @@ def _learn(
             if program.key.family not in args.keep:
                 book.note(Timed(candidate, sizes, us / 1e6))
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
-    for program in shipped:
-        if args.anew or not program.timed:
+    told: list[Any] = []
+    for program in shipped if args.told and not args.anew else ():
+        if not program.timed:
             continue
         others = _elsewhere(device, args.seed, program.key.layout)
-        for sizes in others[:: len(others) // args.told]:
+        for number in range(args.told):
+            sizes = others[number * len(others) // args.told]
             configuration, seconds = program.expected(sizes)
             book.note(Timed(Candidate(program.key.family, configuration), sizes, seconds))
+        told.append(program)
     book.learn()
+    for program in told:  # a portfolio says what was measured
+        del program.timed[-args.told :]
     return best
 
 
@@ -498,36 +501,38 @@ def _selected(
     device: Device,
     book: PriceBook,
     best: Mapping[Sizes, Mapping[Key, float]],
-    seed: int,
-    most: int,
-    but: Sequence[str],
+    args: argparse.Namespace,
 ) -> list[Any]:
-    """Programs of all layouts and families `but` some that together do best, as chosen."""
+    """Programs that together do best, as they are chosen; some stay in any case."""
     fastest = set(_fastest(best, POOL))
-    able = [each for each in book.programs if not _stays(each, but)]
     able = [
         each
-        for each in able
-        if each.known is not None or (each.key in fastest and _believed(each, able, best))
+        for each in book.programs
+        if each.known is not None
+        or (not _stays(each, args.keep) and each.key in fastest and _believed(each, book, best))
     ]
-    elsewhere = _elsewhere(device, seed)
+    able.sort(key=lambda each: not _stays(each, args.keep))
+    fixed, most = sum(_stays(each, args.keep) for each in able), min(args.programs, LARGEST)
+    if fixed > most:
+        sys.exit(f"{fixed} programs stay, of {most} at most")
+    elsewhere = _elsewhere(device, args.seed)
     large = [each for each in elsewhere if each.products > MOST_WORK]
     sizes = [*best, *elsewhere, *large * LARGE]
     seconds = np.full((len(able), len(sizes)), np.inf)
     told = seconds.copy()
     for row, program in enumerate(able):
+        doubt = 1.0 if program.known is not None else math.exp(program.spread)
         for column, each in enumerate(sizes):
             if each.layout != program.key.layout:
                 continue
             told[row, column] = _told(program, each)
-            known = best.get(each, {}).get(program.key)
-            if known is None:
-                known = told[row, column] * (1.0 if program.known is None else KNOWN)
-            seconds[row, column] = known
+            expected = doubt * _expected(program, each)
+            seconds[row, column] = best.get(each, {}).get(program.key, expected)
     served = np.isfinite(seconds).any(axis=0)
     seconds, told = seconds[:, served], told[:, served]
-    chosen, loss = select(seconds, most=most, loss=0.0)
-    chosen, lost = _as_chosen(seconds, told, chosen, most)
+    rows, loss = select(seconds, most=most, loss=0.0)
+    rows = [*range(fixed), *(row for row in rows if row >= fixed)][:most]
+    chosen, lost = _as_chosen(seconds, told, rows, fixed, most)
     new = sum(able[row].known is None for row in chosen)
     print(f"{len(chosen)} programs, {new} new; loss {loss:.4f}, as they are chosen {lost:.4f}")
     return [able[row] for row in chosen]
@@ -538,12 +543,17 @@ def _stays(program: Any, keep: Sequence[str]) -> bool:
 
 
 def _as_chosen(
-    seconds: NDArray[np.float64], told: NDArray[np.float64], chosen: list[int], most: int
+    seconds: NDArray[np.float64],
+    told: NDArray[np.float64],
+    chosen: list[int],
+    fixed: int,
+    most: int,
 ) -> tuple[list[int], float]:
     """Programs that do best as they are chosen, by what prices tell, and what they lose then.
 
-    A program that is never as fast as its prices promise is chosen in place of better ones: those
-    are taken out, one by one, and others put in, while that helps.
+    A program that is never as fast as its prices promise is chosen in place of better ones. Such
+    are taken out, but for the `fixed` first, and where there is room others are put in, one by
+    one while that helps.
     """
     least = np.log(seconds.min(axis=0))
     columns = np.arange(seconds.shape[1])
@@ -554,28 +564,30 @@ def _as_chosen(
 
     now = losses(chosen)
     while True:
-        fewer = [[row for row in chosen if row != other] for other in chosen]
+        fewer = [[row for row in chosen if row != other] for other in chosen[fixed:]]
         better = [(losses(rows).mean(), rows) for rows in fewer]
         if len(chosen) < most:
             first = told[chosen].min(axis=0)
             gains = np.where(told < first, np.log(seconds) - least - now, 0.0).mean(axis=1)
             rows = [*chosen, int(gains.argmin())]
             better.append((losses(rows).mean(), rows))
-        loss, rows = min(better)
+        loss, rows = min(better, default=(np.inf, chosen))
         if loss > now.mean() - ENOUGH:
             return chosen, float(np.expm1(now.mean()))
         chosen, now = rows, losses(rows)
 
 
+def _expected(program: Any, sizes: Sizes) -> float:
+    """Seconds that a program is expected to take."""
+    return float(program.expected(sizes)[1] * strangeness(sizes, program.largest))
+
+
 def _told(program: Any, sizes: Sizes) -> float:
-    """Seconds that a program is chosen by: it is of those as a portfolio tells them."""
-    seconds: float = program.expected(sizes)[1] * strangeness(sizes, program.largest)
-    return seconds * math.exp(CAUTION * program.spread)
+    """Seconds that a portfolio chooses a program by."""
+    return _expected(program, sizes) * math.exp(CAUTION * program.spread)
 
 
-def _believed(
-    program: Any, others: Sequence[Any], best: Mapping[Sizes, Mapping[Key, float]]
-) -> bool:
+def _believed(program: Any, book: PriceBook, best: Mapping[Sizes, Mapping[Key, float]]) -> bool:
     """Return whether a new program was timed enough, and may be chosen by its prices.
 
     Not where it took much longer than they say, nor if it is expected to beat all on large
@@ -588,7 +600,7 @@ def _believed(
             return False
     if program.largest > MOST_WORK:
         return True
-    alike = [each for each in others if each.key.layout == program.key.layout]
+    alike = [each for each in book.programs if each.key.layout == program.key.layout]
     known = [each for each in alike if each.known is not None]
     for side in SIDES:
         large = dataclasses.replace(program.timed[0][0], m=side, n=side, k=side)
