@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from autotune.core.errors import AutotuneError
 
 _LEADING = ("--json", "-q", "--quiet", "--cache")
-"""Options that every command has: they may come before it."""
+"""Options that every command has: they may come before it, and before its action."""
 
 _INVALID_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)")
 
@@ -144,19 +144,21 @@ def is_common(argument: str) -> bool:
 
 
 def normalized(arguments: Sequence[str]) -> list[str]:
-    """The arguments with the command first and negative numbers tied to their options.
+    """The arguments with command and action first and negative numbers tied to their options.
 
-    ``--json tune`` becomes ``tune --json``, and ``--shape -4x1x1`` becomes ``--shape=-4x1x1``:
-    otherwise argparse takes the value for an option, and the error is about something else.
+    ``--json cache -q list`` becomes ``cache list --json -q``, and ``--shape -4x1x1`` becomes
+    ``--shape=-4x1x1``: otherwise argparse takes the value for an option, and the error is about
+    something else.
     """
     rest = list(arguments)
+    first: list[str] = []
     leading: list[str] = []
-    while rest and is_common(rest[0]):
-        leading.append(rest.pop(0))
-        if leading[-1] == "--cache" and rest:
+    while rest and len(first) < 2:
+        (leading if is_common(rest[0]) else first).append(rest.pop(0))
+        if leading[-1:] == ["--cache"] and rest:
             leading.append(rest.pop(0))
     attached: list[str] = []
-    for argument in [*rest, *leading]:
+    for argument in [*first, *rest, *leading]:
         is_negative = argument[:1] == "-" and argument[1:2].isdigit()
         if is_negative and attached and attached[-1].startswith("--") and "=" not in attached[-1]:
             attached[-1] += f"={argument}"

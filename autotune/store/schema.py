@@ -155,11 +155,17 @@ def read(
             mode = "mode=ro" if read_only else "mode=rw"
             return _read(path, mode, query, values, timeout_s, since)
         except sqlite3.OperationalError as error:
-            if _code(error) not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            is_full = _code(error) in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL)
+            is_closed = _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
+            if not is_closed and not (is_full and not _size(wal)):
                 raise
         # A write-ahead log needs files beside the database even to be read, and read-only media
-        # have no room for them; nobody can be writing there either.
+        # and full disks have no room for them; nobody can be writing there either.
         return _read(path, "mode=ro&immutable=1", query, values, timeout_s, since)
+
+
+def _size(file: Path) -> int:
+    return file.stat().st_size if file.exists() else 0
 
 
 def check_free(path: Path, timeout_s: float) -> None:

@@ -70,7 +70,7 @@ class Selection:
         dtypes: Iterable[Any] | None,
         *,
         rounded: bool,
-        devices: Iterable[str],
+        devices: str | Iterable[str],
         accuracy: str = "",
     ) -> Self:
         """A selection as users say it: shapes or a predicate, and dtypes by name or PyTorch's.
@@ -82,10 +82,12 @@ class Selection:
         if accuracy:
             refuse_unknown(accuracy)
         predicate = shapes if callable(shapes) else None
-        listed = None if shapes is None or callable(shapes) else frozenset(map(_sizes, shapes))
-        names = None if dtypes is None else frozenset(map(_name, dtypes))
-        kinds = (devices,) if isinstance(devices, str) else devices
-        return cls(listed, predicate, names, rounded, frozenset(map(_device, kinds)), accuracy)
+        listed = None
+        if shapes is not None and predicate is None:
+            listed = frozenset(map(_sizes, _each("shapes", shapes)))
+        names = None if dtypes is None else frozenset(map(_name, _each("dtypes", dtypes)))
+        kinds = frozenset(map(_device, _each("devices", devices)))
+        return cls(listed, predicate, names, rounded, kinds, accuracy)
 
     def takes(self, problem: Problem) -> bool:
         """True if a problem is selected: of a stack, its products are."""
@@ -96,8 +98,17 @@ class Selection:
         )
 
 
+def _each(name: str, given: Any) -> Iterable[Any]:
+    """What is given for an argument, one by one; one alone needs no list."""
+    if isinstance(given, str | torch.dtype | torch.device):
+        return (given,)
+    if not isinstance(given, Iterable):
+        raise InputError(f"{name} must be a list, got {given!r:.60}")
+    return given
+
+
 def _sizes(shape: Any) -> tuple[int, int, int]:
-    sizes = tuple(shape)
+    sizes = tuple(shape) if isinstance(shape, Iterable) else ()
     if len(sizes) != 3 or not all(isinstance(size, int) and size > 0 for size in sizes):
         raise InputError(
             f"a shape must be three positive sizes (rows, reduction, columns), got {shape!r:.60}"
@@ -123,7 +134,7 @@ def enable(
     dtypes: Iterable[Any] | None = None,
     *,
     rounded: bool = False,
-    devices: Iterable[str] = ("cuda",),
+    devices: str | Iterable[str] = ("cuda",),
     accuracy: str = "",
 ) -> None:
     """Have PyTorch's products computed by tuned kernels, until `disable`.
@@ -162,7 +173,7 @@ def use_tuned(
     dtypes: Iterable[Any] | None = None,
     *,
     rounded: bool = False,
-    devices: Iterable[str] = ("cuda",),
+    devices: str | Iterable[str] = ("cuda",),
     accuracy: str = "",
 ) -> Tuned:
     """A context in which products of PyTorch's are tuned kernels', in all threads.

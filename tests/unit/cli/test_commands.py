@@ -102,6 +102,7 @@ class TestBeginnings:
         after = run(capsys, "cache", "path", "--cache", str(tmp_path), "--json")
         assert run(capsys, "--json", "--cache", str(tmp_path), "cache", "path") == after
         assert run(capsys, f"--cache={tmp_path}", "--json", "cache", "path") == after
+        assert run(capsys, "cache", "--cache", str(tmp_path), "--json", "path") == after
         assert after[0] == 0
         assert "COMMAND" in refused(capsys, "--json")
 

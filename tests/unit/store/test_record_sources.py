@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import sqlite3
+import subprocess
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -253,6 +254,30 @@ def test_a_read_only_layer_gets_no_files_beside_it(tmp_path: Path) -> None:
     layer = TuningCache(database, read_only=True)
     assert layer.problems("gemm", "cpu") == [record().key[0:3:2]]
     assert [each.name for each in tmp_path.iterdir() if each.is_file()] == ["tuning.sqlite"]
+
+
+def test_a_cache_is_read_where_no_file_can_grow(tmp_path: Path) -> None:
+    """A disk is full: the files that reading makes beside a database have no room."""
+    database = tmp_path / "tuning.sqlite"
+    TuningCache(database).add(record())
+    assert not database.with_name("tuning.sqlite-wal").exists()
+    script = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from autotune.core.errors import CacheError\n"
+        "from autotune.store import TuningCache\n"
+        "cache = TuningCache(Path(sys.argv[1]))\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n"
+        "records = cache.records()\n"
+        "try:\n"
+        "    cache.add(*records)\n"
+        "except CacheError:\n"
+        "    print(len(records))\n"
+    )
+    command = [sys.executable, "-B", "-c", script, str(database)]
+    made = subprocess.run(command, capture_output=True, text=True)
+    assert made.stdout == "1\n", made.stderr
 
 
 def test_few_records_are_read_the_nearest_first(tmp_path: Path) -> None:

@@ -238,6 +238,11 @@ def test_what_several_select() -> None:
     [
         ({"shapes": [(1, 2)]}, "a shape must be three positive sizes"),
         ({"shapes": [(1, 2, 0)]}, r"got \(1, 2, 0\)"),
+        ({"shapes": (1, 2, 3)}, "a shape must be three positive sizes .* got 1"),
+        ({"shapes": 5}, "shapes must be a list, got 5"),
+        ({"devices": None}, "devices must be a list, got None"),
+        ({"devices": torch.device("meta")}, "a kind of device must be one of .* got 'meta'"),
+        ({"dtypes": torch.int16}, "got 'int16'"),
         ({"dtypes": ["float23"]}, "a dtype of kernels must be one of .* did you mean 'float32'"),
         ({"dtypes": [torch.int8]}, "got 'int8'"),
     ],
