@@ -99,7 +99,7 @@ class Selection:
 
 
 def _each(name: str, given: Any) -> Iterable[Any]:
-    """What is given for an argument, one by one; one alone needs no list."""
+    """The values of an argument, one by one; one alone needs no list."""
     if isinstance(given, str | torch.dtype | torch.device):
         return (given,)
     if not isinstance(given, Iterable):
