@@ -75,9 +75,8 @@ def mm(a: Tensor, b: Tensor, *, accuracy: str = "") -> Tensor:
     seen = is_seen() or is_profiled()
     if not seen and type(a) in PLAIN and type(b) in PLAIN:
         gates = own_gates(a, "torch mm", accuracy)
-        if gates is not None and not (
-            (a.requires_grad or b.requires_grad) and torch.is_grad_enabled()
-        ):
+        wanted = a.requires_grad or b.requires_grad
+        if gates is not None and not (wanted and torch.is_grad_enabled()):
             return call_own(gates, torch.mm, a, b)
     if seen or is_altered():
         return _seen(MM, torch.mm, mm, Mm, a, b, accuracy=accuracy)
