@@ -640,7 +640,9 @@ def _write(device: Device, chosen: Sequence[Any], book: PriceBook, shapes: int) 
         entry = program.entry(device.families[program.key.family])
         old = known.get(entry.key)
         if old is not None and old.family_digest == entry.family_digest:
-            entry = dataclasses.replace(entry, binary=old.binary, support=old.support)
+            binary, support = old.binary, old.support
+            learnt = dataclasses.replace(entry, binary=binary, support=support)
+            entry = learnt if program.timed else old
         entries.append(entry)
     with tempfile.TemporaryDirectory() as folder:
         programs = ProgramCache(Path(folder))
