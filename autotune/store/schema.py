@@ -159,8 +159,8 @@ def read(
             is_closed = _code(error) in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)
             if not is_closed and not (is_full and not _size(wal)):
                 raise
-        # A write-ahead log needs files beside the database even to be read, and read-only media
-        # and full disks have no room for them; nobody can be writing there either.
+        # A write-ahead log needs files beside the database even to be read. Read-only media and
+        # full disks have no room for them, and nobody is writing: there, or while there is no log.
         return _read(path, "mode=ro&immutable=1", query, values, timeout_s, since)
 
 

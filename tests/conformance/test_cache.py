@@ -430,7 +430,7 @@ def test_read_only_media_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "for a writable place" in _refusal(lambda: cache.add(record(128)))
 
 
-def test_only_a_place_that_cannot_be_opened_is_read_as_it_lies(
+def test_a_database_is_read_as_it_lies_only_where_nobody_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = TuningCache(tmp_path / "tuning.sqlite")
@@ -445,7 +445,10 @@ def test_only_a_place_that_cannot_be_opened_is_read_as_it_lies(
 
     monkeypatch.setattr(sqlite3, "connect", connect)
     assert "check the disk" in _refusal(cache.records)
-    assert opened == ["mode=rw"]  # as immutable it might be read amid somebody's writing
+    assert opened == ["mode=rw", "mode=ro&immutable=1"]  # a full disk has room for no log
+    cache.path.with_name("tuning.sqlite-wal").write_bytes(b"what was not written yet")
+    assert "check the disk" in _refusal(cache.records)
+    assert opened[2:] == ["mode=rw"]  # as immutable it might be read amid somebody's writing
 
 
 def test_a_disk_that_takes_nothing_is_found_before_there_is_something(tmp_path: Path) -> None:
