@@ -481,19 +481,17 @@ def _learn(
             if program.key.family not in args.keep:
                 book.note(Timed(candidate, sizes, us / 1e6))
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
-    told: list[Any] = []
-    for program in shipped if args.told and not args.anew else ():
-        if not program.timed:
-            continue
-        others = _elsewhere(device, args.seed, program.key.layout)
+    told = [each for each in shipped if each.timed and not args.anew]
+    elsewhere = {key: _elsewhere(device, args.seed, key) for key in {p.key.layout for p in told}}
+    for program in told:
+        others = elsewhere[program.key.layout]
         for number in range(args.told):
             sizes = others[number * len(others) // args.told]
             configuration, seconds = program.expected(sizes)
             book.note(Timed(Candidate(program.key.family, configuration), sizes, seconds))
-        told.append(program)
     book.learn()
     for program in told:  # a portfolio says what was measured
-        del program.timed[-args.told :]
+        del program.timed[len(program.timed) - args.told :]
     return best
 
 
@@ -522,12 +520,13 @@ def _selected(
     told = seconds.copy()
     for row, program in enumerate(able):
         doubt = 1.0 if program.known is not None else math.exp(program.spread)
+        caution = math.exp(CAUTION * program.spread)
         for column, each in enumerate(sizes):
             if each.layout != program.key.layout:
                 continue
-            told[row, column] = _told(program, each)
-            expected = doubt * _expected(program, each)
-            seconds[row, column] = best.get(each, {}).get(program.key, expected)
+            expected = _expected(program, each)
+            told[row, column] = expected * caution
+            seconds[row, column] = best.get(each, {}).get(program.key, expected * doubt)
     served = np.isfinite(seconds).any(axis=0)
     seconds, told = seconds[:, served], told[:, served]
     rows, loss = select(seconds, most=most, loss=0.0)

@@ -19,6 +19,7 @@ from autotune.store import strict_json
 from autotune.store.cache import TuningCache
 from autotune.store.files import RecordFiles, is_trusted
 from autotune.store.matching import problem_sizes, size_distance, without
+from autotune.store.schema import file_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -143,15 +144,7 @@ def state_of(database: Path) -> tuple[tuple[int, int], ...]:
 
     A log with nothing in it comes and goes with those who only read.
     """
-    return _state(f"{database}"), _state(f"{database}-wal")
-
-
-def _state(path: str) -> tuple[int, int]:
-    try:
-        status = os.stat(path)  # noqa: PTH116 - half the time of making a Path
-    except OSError:
-        return 0, 0
-    return (status.st_mtime_ns, status.st_size) if status.st_size else (0, 0)
+    return file_state(f"{database}"), file_state(f"{database}-wal")
 
 
 def layer_paths() -> list[Path]:

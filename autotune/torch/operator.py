@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from autotune.arrays.watching import (
-    PLAIN,
     casts,
     has_plain_class,
     is_altered,
@@ -51,8 +50,6 @@ MM = torch.ops.autotune.mm.default
 LINEAR = torch.ops.autotune.linear.default
 LAYER = torch.ops.autotune.layer.default
 
-_OPTIONAL = (*PLAIN, type(None))
-
 
 def mm(a: Tensor, b: Tensor, *, accuracy: str = "") -> Tensor:
     """`torch.mm`, by a tuned kernel where one was measured for the matrices.
@@ -73,11 +70,9 @@ def mm(a: Tensor, b: Tensor, *, accuracy: str = "") -> Tensor:
     if accuracy:
         _check(accuracy, a)
     seen = is_seen() or is_profiled()
-    if not seen and type(a) in PLAIN and type(b) in PLAIN:
-        gates = own_gates(a, "torch mm", accuracy)
-        wanted = a.requires_grad or b.requires_grad
-        if gates is not None and not (wanted and torch.is_grad_enabled()):
-            return call_own(gates, torch.mm, a, b)
+    gates = None if seen else own_gates("torch mm", accuracy, a, b)
+    if gates is not None:
+        return call_own(gates, torch.mm, a, b)
     if seen or is_altered():
         return _seen(MM, torch.mm, mm, Mm, a, b, accuracy=accuracy)
     if is_plain(a) and is_plain(b):
@@ -126,12 +121,9 @@ def linear(
         following = Following(row_scale, column_scale, bias, activation, multiply, residual)
         return _layer(input, weight, following, accuracy)
     seen = is_seen() or is_profiled()
-    if not seen and type(input) in PLAIN and type(weight) in PLAIN and type(bias) in _OPTIONAL:
-        gates = own_gates(input, "torch linear", accuracy)
-        wanted = input.requires_grad or weight.requires_grad
-        wanted = wanted or (bias is not None and bias.requires_grad)
-        if gates is not None and not (wanted and torch.is_grad_enabled()):
-            return call_own(gates, functional.linear, input, weight, bias)
+    gates = None if seen else own_gates("torch linear", accuracy, input, weight, bias)
+    if gates is not None:
+        return call_own(gates, functional.linear, input, weight, bias)
     if seen or is_altered():
         tensors = input, weight, bias
         return _seen(LINEAR, functional.linear, linear, LinearProduct, *tensors, accuracy=accuracy)
@@ -251,10 +243,8 @@ def eager_mm(a: Tensor, b: Tensor, accuracy: str = "") -> Tensor:
     """The product of plain tensors, with gradients where such are wanted."""
     if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
         return _EagerMm.apply(a, b, accuracy)
-    gates = own_gates(a, "torch mm", accuracy)
-    if gates is None:
-        return plain_mm(a, b, accuracy)
-    return call_own(gates, torch.mm, a, b)
+    gates = own_gates("torch mm", accuracy, a, b)
+    return plain_mm(a, b, accuracy) if gates is None else call_own(gates, torch.mm, a, b)
 
 
 def eager_linear(input: Tensor, weight: Tensor, bias: Tensor | None, accuracy: str = "") -> Tensor:
@@ -262,7 +252,7 @@ def eager_linear(input: Tensor, weight: Tensor, bias: Tensor | None, accuracy: s
     wanted = input.requires_grad or weight.requires_grad
     if (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled():
         return _EagerLinear.apply(input, weight, bias, accuracy)
-    gates = own_gates(input, "torch linear", accuracy)
+    gates = own_gates("torch linear", accuracy, input, weight, bias)
     if gates is None:
         return plain_linear(input, weight, bias, accuracy)
     return call_own(gates, functional.linear, input, weight, bias)

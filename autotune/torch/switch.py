@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import torch
 
+from autotune.arrays.watching import PLAIN
 from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
@@ -390,17 +392,29 @@ _OWN: dict[tuple[str, str], Own] = {}
 _OWN_BY_NUMBER: dict[int, _Selected] = {}
 
 
-def own_gates(tensor: Any, caller: str, accuracy: str) -> Own | None:
-    """Compiled gates for an operator's call on plain tensors; None where there are none.
+def own_gates(caller: str, accuracy: str, a: Any, b: Any, c: Any = None) -> Own | None:
+    """Compiled gates for an operator's call; None where it cannot pass such.
+
+    They are for tensors of PyTorch's own classes of which no gradients are wanted: what else there
+    is to a tensor, its own products, which gates lie below, know.
 
     Args:
-        tensor: an operand.
         caller: the operator.
         accuracy: the class that it is to have; empty is the usual one.
+        a: A.
+        b: B.
+        c: what is added, or None.
     """
-    if not tensor.is_cuda:  # in the memory of the host, kernels are Python's to call
+    if type(a) not in PLAIN or type(b) not in PLAIN or not (c is None or type(c) in PLAIN):
+        return None
+    wanted = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
+    if not _is_on_gpu(a) or (wanted and torch.is_grad_enabled()):
         return None
     return _OWN.get((caller, accuracy)) or _find_own(caller, accuracy)
+
+
+_is_on_gpu = operator.attrgetter("is_cuda")
+"""In the memory of the host, kernels are Python's to call."""
 
 
 def call_own(gates: Own, function: Callable[..., Any], *tensors: Any) -> Any:
