@@ -1,19 +1,23 @@
 """A dense survey of a GPU's programs: many of them timed on every shape, in a moment each.
 
 The survey of a preset verifies and times as trials do, a second each. Where timing takes
-milliseconds a portfolio can rest on thousands of times instead. In three steps, since a machine
-with a GPU need not do the first and the last::
+milliseconds a portfolio can rest on thousands of times instead. In steps, since a machine with a
+GPU need not do all of them::
 
     python benchmarks/dense_survey.py plan --dtype bfloat16 --device h100 -o plan.jsonl
     python benchmarks/dense_survey.py time plan.jsonl -o times.jsonl        # on the GPU
     python benchmarks/dense_survey.py ship times.jsonl --dtype bfloat16 --like float16
+    python benchmarks/dense_survey.py choose --seed 5 -o after.jsonl        # before, too
+    python benchmarks/dense_survey.py time before.jsonl after.jsonl -o both.jsonl
+    python benchmarks/dense_survey.py compare both.jsonl
 
-A plan has, for each shape, the calls that the shipped portfolio's prices expect to be fastest:
-of its programs, of the same for other layouts, and of their neighbours in one parameter. A second
-plan, from the times of a first one, has the programs that did best there: what is timed on few
-shapes is hardly known. Times are of CUDA graphs, operands rotating beyond the level-2 cache; every
-result is compared with PyTorch's. What is shipped are the programs that do best as their prices
-have them chosen, on the shapes timed now and, by what prices tell, on shapes of all other kinds.
+A plan has, for each shape, the calls that the shipped portfolio's prices expect to be fastest: of
+its programs; and, as many, of the same for other layouts and their neighbours in one parameter. A
+second plan, from the times of a first one, has the programs that did best there: what is timed on
+few shapes is hardly known. Times are of CUDA graphs, operands rotating beyond the level-2 cache;
+every result is compared with one in float64. What is shipped are the programs that do best as
+their prices have them chosen, on the shapes timed now and, by what prices tell, on shapes of all
+other kinds.
 
 ``--accuracy`` is for the portfolio of a looser class; ``--first h100`` begins with another GPU's
 programs, ``--first presets`` with those of the class's families; ``--anew`` learns the prices of
@@ -41,7 +45,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from shape_draws import GPU, draw
+from shape_draws import GPU, Bounds, Shape, draw
 
 from autotune import Gemm
 from autotune.core.checks import utc_now
@@ -58,6 +62,7 @@ from autotune.model.book import PriceBook, Timed, select
 from autotune.model.choosing import CAUTION, strangeness
 from autotune.model.portfolio import Key
 from autotune.model.terms import Sizes
+from autotune.serving.lookup import look_up
 from autotune.store import export_lines
 from autotune.store.files import COMPRESSED, read_portfolios
 from autotune.store.portfolio import portfolio_document
@@ -65,8 +70,8 @@ from autotune.store.strict_json import line
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target
 
-MOST_WORK, MOST_OF_LAYERS = 3e10, 8e10
-"""Products of a shape that is drawn, and of a layer."""
+LARGE_WORK = 3e10
+"""Products of a shape above which power decides."""
 
 FEWEST_OF_LOOSER = 384
 """Least size of a shape that is drawn for a looser class, which is not for small products."""
@@ -74,9 +79,6 @@ FEWEST_OF_LOOSER = 384
 SQUARES = (128, 256, 512, 1024, 2048, 4096, 8192)
 SECOND = 1.08
 """How much slower than a program's best call its second one may be expected, to be timed too."""
-
-CURIOSITY = 0.9
-"""The share of its expected time that a program is taken for that was never timed."""
 
 FEWEST = 8
 """Times that a new program must have."""
@@ -88,7 +90,7 @@ PRESETS = "presets"
 """A first portfolio that is none of a device."""
 
 LARGE = 6
-"""Times that a product of more than `MOST_WORK` counts beside one of less, when programs are
+"""Times that a product of more than `LARGE_WORK` counts beside one of less, when programs are
 selected: by its time it is worth more than that."""
 
 SIDES = (2048, 4096, 8192, 16384)
@@ -103,7 +105,6 @@ FARTHEST, ENOUGH = 3.0, 1e-5
 logarithms of times."""
 
 ROTATED_BYTES = 192e6
-REPLAYS = 3
 
 
 class Device(NamedTuple):
@@ -193,8 +194,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("step", choices=("plan", "time", "ship"))
-    parser.add_argument("files", type=Path, nargs="*", help="a plan; or times, all that there are")
+    parser.add_argument("step", choices=[*STEPS])
+    parser.add_argument("files", type=Path, nargs="*", help="plans; or times, all that there are")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--like", nargs="*", default=[], help="types that get the same programs")
     parser.add_argument("--accuracy", default="", help="a class; the usual one of the type")
@@ -211,18 +212,30 @@ def main() -> None:
     parser.add_argument("--same", action="store_true", help="ship no programs that are new")
     parser.add_argument("--layouts", nargs="+", default=["nn", "tn", "nt", "tt"])
     parser.add_argument("--count", type=int, default=24, help="shapes of a layout; twice for nn")
-    parser.add_argument("--multiple", type=int, default=8)
+    parser.add_argument(
+        "--work",
+        type=float,
+        nargs=2,
+        default=(1e5, 8e10),
+        metavar=("LEAST", "MOST"),
+        help="products of a shape",
+    )
+    parser.add_argument(
+        "--multiples", type=int, nargs="+", default=[8], help="of sizes, as many shapes of each"
+    )
     parser.add_argument("--calls", type=int, default=44, help="of programs, on each shape")
     parser.add_argument("--programs", type=int, default=160, help="of a second plan")
     parser.add_argument(
-        "--keep", nargs="*", default=[], help="layouts and families whose programs and prices stay"
+        "--keep",
+        nargs="*",
+        default=[],
+        help="whose programs and prices stay: layouts, families, or both, as in nt/wgmma",
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=300.0, help="of timing")
     parser.add_argument("-o", "--output", type=Path)
     args = parser.parse_args()
-    steps = {"plan": plan, "time": time_all, "ship": ship}
-    steps[args.step](args)
+    STEPS[args.step](args)
 
 
 # --- What to time ---
@@ -234,8 +247,8 @@ def plan(args: argparse.Namespace) -> None:
     book = device.book()
     if args.files:
         best = _learn(device, book, args)
-        shipped = {entry.key for entry in device.portfolio.entries}
-        kept = shipped.union(_fastest(best, args.programs))
+        kept = {entry.key for entry in device.portfolio.entries}
+        kept.update(_fastest(best, args.programs))
         pools = {
             layout: [
                 Candidate(key.family, key.configuration) for key in kept if key.layout == layout
@@ -245,7 +258,7 @@ def plan(args: argparse.Namespace) -> None:
     else:
         pools = {layout: _pool(device, book, layout) for layout in args.layouts}
     lines, count = [], 0
-    for layout, each in _shapes(args):
+    for layout, _, each in _shapes(args):
         problem = device.problem(each, layout)
         sizes = Sizes.of(problem)
         expected = []
@@ -253,23 +266,40 @@ def plan(args: argparse.Namespace) -> None:
             program = book.program(candidate, layout)
             if program is None or not is_modelled(device.families[candidate.family], problem):
                 continue
-            seconds = program.expected(sizes)[1]
-            known = program.known is not None or program.timed
-            expected.append((seconds * (1.0 if known else CURIOSITY), program))
+            expected.append((program.expected(sizes)[1], program))
+        ranked = [program for _, program in sorted(expected, key=lambda each: each[0])]
+        shipped = [each for each in ranked if each.known is not None]
+        others = [each for each in ranked if each.known is None]
         calls: list[list[Any]] = []
-        for _, program in sorted(expected, key=lambda each: each[0]):
+        in_turns = itertools.chain.from_iterable(itertools.zip_longest(shipped, others))
+        for program in filter(None, in_turns):
             found = _calls(device, program, problem)
             calls += [[program.key.family, dict(each)] for each in found]
             if len(calls) >= args.calls:
                 break
         count += len(calls)
-        lines.append(json.dumps({"sizes": problem.shape, "layout": layout, "calls": calls}))
+        lines.append({"sizes": problem.shape, "layout": layout, "calls": calls})
+    _write_plan(args, lines)
+    print(f"{len(lines)} shapes, {count} calls")
+
+
+def choose(args: argparse.Namespace) -> None:
+    """Write a plan whose calls are those that are served, one for each shape."""
+    lines = []
+    for layout, kind, each in _shapes(args):
+        problem = Gemm(*each, args.dtype, layout=layout, accuracy=args.accuracy)
+        found = look_up(problem, make_target("cuda"), match="nearest", device=args.device)
+        call = [found.family.name, dict(found.candidate.configuration)]
+        lines.append({"sizes": problem.shape, "layout": layout, "kind": kind, "calls": [call]})
+    _write_plan(args, lines)
+
+
+def _write_plan(args: argparse.Namespace, lines: Sequence[Mapping[str, Any]]) -> None:
     # Layouts and sizes in turns: what a run has no time for is of all kinds.
     order = np.random.default_rng(args.seed).permutation(len(lines))
-    text = "".join(f"{lines[row]}\n" for row in order)
     head = {"dtype": args.dtype, "accuracy": args.accuracy}
-    args.output.write_text(json.dumps(head) + "\n" + text)
-    print(f"{len(lines)} shapes, {count} calls")
+    text = [json.dumps(each) for each in (head, *(lines[row] for row in order))]
+    args.output.write_text("".join(f"{each}\n" for each in text))
 
 
 def _fastest(best: Mapping[Sizes, Mapping[Key, float]], most: int) -> list[Key]:
@@ -282,22 +312,26 @@ def _fastest(best: Mapping[Sizes, Mapping[Key, float]], most: int) -> list[Key]:
     return [keys[row] for row in select(seconds, most=most, loss=0.0)[0]]
 
 
-def _shapes(args: argparse.Namespace) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    bounds = dataclasses.replace(GPU, work=(1e5, MOST_WORK))
+def _shapes(args: argparse.Namespace) -> Iterator[tuple[str, str, tuple[int, int, int]]]:
+    """Shapes with their layouts and kinds."""
+    bounds = dataclasses.replace(GPU, work=tuple(args.work))
     if args.accuracy:
         sides = FEWEST_OF_LOOSER, bounds.sides[1]
         bounds = dataclasses.replace(bounds, sides=sides, reduction=sides)
     for number, layout in enumerate(args.layouts):
         count = args.count * (2 if layout == "nn" else 1)
-        shapes = itertools.islice(draw(args.seed + number, bounds, args.multiple), count)
-        squares = [(side, side, side) for side in SQUARES if side >= bounds.sides[0]]
-        layers = itertools.islice(_layers(layout, args.seed, MOST_OF_LAYERS), count)
-        for sizes in [*(shape.sizes for shape in shapes), *squares, *layers]:
-            if min(sizes) >= bounds.sides[0]:
-                yield layout, sizes
+        for multiple in args.multiples:
+            shapes = itertools.islice(draw(args.seed + number, bounds, multiple), count)
+            kind = f"multiples of {multiple}" if multiple > 1 else "any"
+            yield from ((layout, kind, shape.sizes) for shape in shapes)
+        squares = (Shape(side, side, side) for side in SQUARES)
+        yield from ((layout, "squares", shape.sizes) for shape in squares if shape in bounds)
+        for shape in itertools.islice(_layers(layout, args.seed, bounds), count):
+            if min(shape.sizes) >= bounds.sides[0]:
+                yield layout, "layers", shape.sizes
 
 
-def _layers(layout: str, seed: int, most: float) -> Iterator[tuple[int, int, int]]:
+def _layers(layout: str, seed: int, bounds: Bounds) -> Iterator[Shape]:
     """Linear layers of 1 to 4096 rows, whose inputs and outputs are multiples of 128.
 
     In layout nt they are layers, in nn gradients of their inputs, in tn of their weights.
@@ -306,8 +340,8 @@ def _layers(layout: str, seed: int, most: float) -> Iterator[tuple[int, int, int
     while True:
         n, k = (int(size) * 128 for size in np.exp(rng.uniform(np.log(8), np.log(200), 2)))
         tokens = int(rng.choice([1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096]))
-        if tokens * n * k <= most:
-            yield (n, tokens, k) if layout == "tn" else (tokens, n, k)
+        if bounds.work[0] <= tokens * n * k <= bounds.work[1]:
+            yield Shape(n, tokens, k) if layout == "tn" else Shape(tokens, n, k)
 
 
 def _pool(device: Device, book: PriceBook, layout: str) -> list[Candidate]:
@@ -353,14 +387,17 @@ def _calls(device: Device, program: Any, problem: Gemm) -> list[Configuration]:
 
 
 def time_all(args: argparse.Namespace) -> None:
-    """Compile all programs of a plan, then time its calls, shape by shape."""
+    """Compile all programs of plans, then time their calls, shape by shape.
+
+    Those of a shape take turns: one after the other, the first ones would have a cool device.
+    """
     import torch
     from gpu_environment import describe_gpu, read_gpu
-    from layers import called, captured
+    from layers import called, captured, in_turns
 
     gpu = read_gpu()
     print(describe_gpu(gpu))
-    head, *lines = map(json.loads, args.files[0].read_text().splitlines())
+    head, *lines = _merged(args.files)
     families, dtype = load_families(target="cuda", operation="gemm"), head["dtype"]
     with tempfile.TemporaryDirectory() as folder, args.output.open("w") as out:
         jobs: dict[str, tuple[Any, ...]] = {}
@@ -384,18 +421,18 @@ def time_all(args: argparse.Namespace) -> None:
             operands = _operands(torch, problem, kind)
             count = max(8, len(operands))
 
+            def as_stored(x: Any, letter: str) -> Any:
+                return x.t() if letter == "t" else x
+
             def library(of: Any, layout: str = problem.layout) -> None:
-                left, right = (
-                    x.t() if letter == "t" else x for x, letter in zip(of[:2], layout, strict=True)
-                )
-                torch.mm(left, right, out=of[2])
+                torch.mm(*map(as_stored, of[:2], layout), out=of[2])
 
             theirs = captured(library, operands, count)
-            library(operands[0])
-            expected = operands[0][2].double().clone()
-            theirs()
-            peer = statistics.median(theirs() for _ in range(REPLAYS))
-            found = []
+            # PyTorch's own result is rounded between parts of a reduction.
+            expected = torch.mm(
+                *map(as_stored, (x.double() for x in operands[0][:2]), problem.layout)
+            )
+            found, replays = [], []
             for name, configuration in each["calls"]:
                 candidate = Candidate(name, families[name].conform(configuration))
                 try:
@@ -408,16 +445,26 @@ def time_all(args: argparse.Namespace) -> None:
                     print(f"{problem.label} {candidate}: {error}", file=sys.stderr)
                     continue
                 ours()
-                us = statistics.median(ours() for _ in range(REPLAYS))
                 off = (operands[0][2].double() - expected).norm() / expected.norm()
                 if not float(off) < 0.01:
                     print(f"wrong: {problem.label} {candidate}: {float(off)}", flush=True)
                     continue
-                found.append([name, configuration, us])
-            again = statistics.median(theirs() for _ in range(REPLAYS))
-            row = {**each, "calls": found, "library_us": min(peer, again)}
+                found.append([name, configuration])
+                replays.append(ours)
+            *ratios, us = in_turns(theirs, *replays)
+            calls = [[*call, ratio * us] for call, ratio in zip(found, ratios, strict=True)]
+            row = {**each, "calls": calls, "library_us": us}
             print(json.dumps(row), file=out, flush=True)
         torch.cuda.empty_cache()
+
+
+def _merged(plans: Sequence[Path]) -> list[Any]:
+    """The head and the shapes of plans, each shape with the calls of all."""
+    first, *others = (list(map(json.loads, each.read_text().splitlines())) for each in plans)
+    for other in others:
+        for row, more in zip(first[1:], other[1:], strict=True):
+            row["calls"] += [call for call in more["calls"] if call not in row["calls"]]
+    return first
 
 
 def _operands(torch: Any, problem: Gemm, kind: Any) -> list[tuple[Any, ...]]:
@@ -470,29 +517,34 @@ def _learn(
     shipped = book.programs
     lines = [each for file in args.files for each in file.read_text().splitlines()]
     for row in map(json.loads, lines):
-        if row["layout"] in args.keep:
-            continue
         sizes = Sizes.of(device.problem(row["sizes"], row["layout"]))
         known = best.setdefault(sizes, {})
         for name, configuration, us in row["calls"]:
             candidate = Candidate(name, device.families[name].conform(configuration))
             program = book.program(candidate, row["layout"])
             assert program is not None
-            if program.key.family not in args.keep:
+            if not _stays(program, args.keep):
                 book.note(Timed(candidate, sizes, us / 1e6))
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
     told = [each for each in shipped if each.timed and not args.anew]
-    elsewhere = {key: _elsewhere(device, args.seed, key) for key in {p.key.layout for p in told}}
+    elsewhere = {
+        layout: _told_of(_elsewhere(device, args.seed, layout), args.told)
+        for layout in {each.key.layout for each in told}
+    }
     for program in told:
-        others = elsewhere[program.key.layout]
-        for number in range(args.told):
-            sizes = others[number * len(others) // args.told]
+        for sizes in elsewhere[program.key.layout]:
             configuration, seconds = program.expected(sizes)
             book.note(Timed(Candidate(program.key.family, configuration), sizes, seconds))
     book.learn()
     for program in told:  # a portfolio says what was measured
-        del program.timed[len(program.timed) - args.told :]
+        del program.timed[len(program.timed) - len(elsewhere[program.key.layout]) :]
     return best
+
+
+def _told_of(shapes: Sequence[Sizes], most: int) -> list[Sizes]:
+    """So many shapes, and as many large ones: of those a survey times few."""
+    large = [each for each in shapes if each.products > LARGE_WORK]
+    return [each[number * len(each) // most] for each in (shapes, large) for number in range(most)]
 
 
 def _selected(
@@ -514,7 +566,7 @@ def _selected(
     if fixed > most:
         sys.exit(f"{fixed} programs stay, of {most} at most")
     elsewhere = _elsewhere(device, args.seed)
-    large = [each for each in elsewhere if each.products > MOST_WORK]
+    large = [each for each in elsewhere if each.products > LARGE_WORK]
     sizes = [*best, *elsewhere, *large * LARGE]
     seconds = np.full((len(able), len(sizes)), np.inf)
     told = seconds.copy()
@@ -538,7 +590,8 @@ def _selected(
 
 
 def _stays(program: Any, keep: Sequence[str]) -> bool:
-    return program.key.layout in keep or program.key.family in keep
+    layout, family = program.key.layout, program.key.family
+    return not {layout, family, f"{layout}/{family}"}.isdisjoint(keep)
 
 
 def _as_chosen(
@@ -597,7 +650,7 @@ def _believed(program: Any, book: PriceBook, best: Mapping[Sizes, Mapping[Key, f
     for sizes, times in best.items():
         if times.get(program.key, 0.0) > SURPRISE * program.expected(sizes)[1]:
             return False
-    if program.largest > MOST_WORK:
+    if program.largest > LARGE_WORK:
         return True
     alike = [each for each in book.programs if each.key.layout == program.key.layout]
     known = [each for each in alike if each.known is not None]
@@ -625,10 +678,11 @@ def _drawn_elsewhere(seed: int) -> Iterator[tuple[tuple[int, int, int], str]]:
     for side, layout in itertools.product(SIDES, ("nn", "nt", "tn", "tt")):
         yield (side, side, side), layout
     layouts = ("nt", "nt", "nn", "nt", "tn")
-    layers = {layout: _layers(layout, seed, np.inf) for layout in layouts}
+    any_work = dataclasses.replace(GPU, work=(0.0, np.inf))
+    layers = {layout: _layers(layout, seed, any_work) for layout in layouts}
     for number in range(ELSEWHERE // 2):
         layout = layouts[number % 5]
-        yield next(layers[layout]), layout
+        yield next(layers[layout]).sizes, layout
 
 
 def _write(device: Device, chosen: Sequence[Any], book: PriceBook, shapes: int) -> None:
@@ -679,6 +733,32 @@ def _with_binary(device: Device, entry: Any, problem: Gemm, programs: ProgramCac
             path = device.file.with_name(f"{digest}{COMPRESSED}")
             path.write_bytes(lzma.compress(content, preset=9))
     return dataclasses.replace(entry, binary=digests[0], support=digests[1])
+
+
+# --- What is chosen ---
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Print the speed of chosen calls relative to PyTorch's, by kinds of shapes and layouts.
+
+    A shape that all plans choose the same call for has one time.
+    """
+    rows = [json.loads(each) for file in args.files for each in file.read_text().splitlines()]
+    print("| shapes | " + " | ".join(args.layouts) + " |")
+    print("|---|" + "---|" * len(args.layouts))
+    for kind in dict.fromkeys(row["kind"] for row in rows):
+        cells = [kind]
+        for layout in args.layouts:
+            own = [row for row in rows if (row["kind"], row["layout"]) == (kind, layout)]
+            plans = [
+                [row["library_us"] / row["calls"][place][2] for row in own] for place in (0, -1)
+            ]
+            means = [statistics.geometric_mean(ratios) for ratios in plans]
+            cells.append(f"{means[0]:.2f}, {means[1]:.2f} ({min(plans[1]):.2f}) of {len(own)}")
+        print(f"| {' | '.join(cells)} |")
+
+
+STEPS = {"plan": plan, "choose": choose, "time": time_all, "ship": ship, "compare": compare}
 
 
 if __name__ == "__main__":
