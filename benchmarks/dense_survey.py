@@ -743,18 +743,22 @@ def compare(args: argparse.Namespace) -> None:
 
     A shape that all plans choose the same call for has one time.
     """
-    rows = [json.loads(each) for file in args.files for each in file.read_text().splitlines()]
-    print("| shapes | " + " | ".join(args.layouts) + " |")
-    print("|---|" + "---|" * len(args.layouts))
+    lines = [each for file in args.files for each in file.read_text().splitlines()]
+    rows = [row for row in map(json.loads, lines) if row["calls"]]
+    layouts = dict.fromkeys(row["layout"] for row in rows)
+    print(f"| shapes | {' | '.join(layouts)} |\n|---|{'---|' * len(layouts)}")
     for kind in dict.fromkeys(row["kind"] for row in rows):
         cells = [kind]
-        for layout in args.layouts:
+        for layout in layouts:
             own = [row for row in rows if (row["kind"], row["layout"]) == (kind, layout)]
-            plans = [
+            if not own:
+                cells.append("")
+                continue
+            first, last = (
                 [row["library_us"] / row["calls"][place][2] for row in own] for place in (0, -1)
-            ]
-            means = [statistics.geometric_mean(ratios) for ratios in plans]
-            cells.append(f"{means[0]:.2f}, {means[1]:.2f} ({min(plans[1]):.2f}) of {len(own)}")
+            )
+            means = ", ".join(f"{statistics.geometric_mean(each):.2f}" for each in (first, last))
+            cells.append(f"{means} ({min(last):.2f}) of {len(own)}")
         print(f"| {' | '.join(cells)} |")
 
 

@@ -67,25 +67,15 @@ def has_plain_class(tensor: Any) -> bool:
 
 def is_watched() -> bool:
     """True if anybody sees, records, casts or transforms what is called in this thread."""
-    return is_seen() or is_altered()
-
-
-def is_seen() -> bool:
-    """True if PyTorch's compiler or a mode sees what this thread calls, or transforms it."""
     return bool(
         torch.compiler.is_compiling()  # first: PyTorch's compiler reads no further
         or _modes_of_dispatch()
-        or (_modes_of_functions() and _sees_functions())
+        or (_modes_of_functions() and sees_functions())
         or _transform() is not None
+        or is_traced()
+        or casts()
+        or is_forward()
     )
-
-
-def is_altered() -> bool:
-    """True if calls in this thread are traced, cast, or derived in forward mode.
-
-    PyTorch's own functions see to that themselves.
-    """
-    return bool(is_traced() or casts() or is_forward())
 
 
 def is_forward() -> bool:
@@ -130,7 +120,7 @@ def keys_of_plain(device: str) -> int:
     return int(both.raw_repr())
 
 
-def _sees_functions() -> bool:
+def sees_functions() -> bool:
     """True if a mode does more than saying where new tensors are made."""
     return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
 

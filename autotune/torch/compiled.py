@@ -127,8 +127,10 @@ class CompiledGates:
 
     Attributes:
         state: a number that changes whenever anything that was decided may have.
-        own: ``own(number)`` lets through, in this thread, what is known under that, whatever is
-            selected; 0 ends it.
+        enter: ``enter(number)`` lets through, in this thread, what is known under that, whatever
+            is selected. It gives how many modes see functions, and one more; or 0, and does
+            nothing, where a mode of PyTorch's dispatcher or a transform sees what is called.
+        leave: ``leave()`` ends that.
     """
 
     def __init__(self, library: Path, device: str) -> None:
@@ -140,7 +142,8 @@ class CompiledGates:
         size = ctypes.c_int64
         self._library.gates_put.argtypes = [ctypes.c_void_p, size, ctypes.c_void_p, size]
         # Without a declared type ctypes passes a plain int, and faster.
-        self.own = self._library.gates_own
+        self.enter = self._library.gates_enter
+        self.leave = self._library.gates_leave
         install.restype = ctypes.c_char_p
         self.state = 0
         self._driven = False
@@ -167,7 +170,7 @@ class CompiledGates:
         """Be of use in a child by fork."""
         self._library.gates_forked()
 
-    def leave(self, call: Call) -> None:
+    def pass_on(self, call: Call) -> None:
         """Leave such calls to PyTorch."""
         self._tell(call, None)
 

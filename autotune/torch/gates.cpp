@@ -21,10 +21,12 @@
 #include <vector>
 
 #include <ATen/Context.h>
+#include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
 using at::Scalar;
@@ -456,7 +458,18 @@ void gates_drive(const Driver* functions) { driver = *functions; }
 
 void gates_select(int number) { selected = number; }
 
-void gates_own(int number) { own = number; }
+// Begin an operator's call, unless a mode or a transform of PyTorch's sees what is called in this
+// thread; gives 0 for that, and otherwise one more than there are modes that see functions.
+int gates_enter(int number) {
+  using c10::DispatchKey;
+  using c10::impl::tls_is_dispatch_key_included;
+  if (tls_is_dispatch_key_included(DispatchKey::Python)) return 0;
+  if (tls_is_dispatch_key_included(DispatchKey::FuncTorchDynamicLayerFrontMode)) return 0;
+  own = number;
+  return 1 + static_cast<int>(at::impl::PythonTorchFunctionTLS::stack_len());
+}
+
+void gates_leave() { own = 0; }
 
 int gates_owner() { return own; }
 

@@ -12,17 +12,16 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_compiling, is_dynamo_compiling
 from torch.nn import functional
 
 from autotune.arrays.watching import (
     casts,
     has_plain_class,
-    is_altered,
     is_forward,
     is_functionalized,
     is_plain,
     is_profiled,
-    is_seen,
     is_traced,
     is_transformed,
     is_watched,
@@ -31,7 +30,7 @@ from autotune.core.dtypes import DTYPES
 from autotune.runtime.choosing import check_class
 from autotune.torch.calls import plain_mm
 from autotune.torch.layers import Following, check_activation, composed, plain_layer, plain_linear
-from autotune.torch.switch import call_own, own_gates
+from autotune.torch.switch import by_gates
 
 NAMESPACE = torch.library.Library("autotune", "DEF")
 NAMESPACE.define(
@@ -69,11 +68,11 @@ def mm(a: Tensor, b: Tensor, *, accuracy: str = "") -> Tensor:
     """
     if accuracy:
         _check(accuracy, a)
-    seen = is_seen() or is_profiled()
-    gates = None if seen else own_gates("torch mm", accuracy, a, b)
-    if gates is not None:
-        return call_own(gates, torch.mm, a, b)
-    if seen or is_altered():
+    if not (is_dynamo_compiling() or is_profiled()):
+        made = by_gates("torch mm", accuracy, torch.mm, a, b)
+        if made is not None:
+            return made
+    if is_watched() or is_profiled():
         return _seen(MM, torch.mm, mm, Mm, a, b, accuracy=accuracy)
     if is_plain(a) and is_plain(b):
         return eager_mm(a, b, accuracy)
@@ -120,11 +119,11 @@ def linear(
         check_activation(activation)
         following = Following(row_scale, column_scale, bias, activation, multiply, residual)
         return _layer(input, weight, following, accuracy)
-    seen = is_seen() or is_profiled()
-    gates = None if seen else own_gates("torch linear", accuracy, input, weight, bias)
-    if gates is not None:
-        return call_own(gates, functional.linear, input, weight, bias)
-    if seen or is_altered():
+    if not (is_dynamo_compiling() or is_profiled()):
+        made = by_gates("torch linear", accuracy, functional.linear, input, weight, bias)
+        if made is not None:
+            return made
+    if is_watched() or is_profiled():
         tensors = input, weight, bias
         return _seen(LINEAR, functional.linear, linear, LinearProduct, *tensors, accuracy=accuracy)
     if is_plain(input) and is_plain(weight) and (bias is None or is_plain(bias)):
@@ -173,7 +172,7 @@ def _layer(input: Tensor, weight: Tensor, following: Following, accuracy: str) -
     given = [input, weight, *(each for each in following.tensors if each is not None)]
     known = all(has_plain_class(each) for each in given)
     wanted = torch.is_grad_enabled() and any(each.requires_grad for each in given)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         if wanted or not known:
             return composed(_linear_of(accuracy), input, weight, following)
         return LAYER(input, weight, *following, accuracy)
@@ -226,7 +225,7 @@ def _seen(
         accuracy: the class that is asked for.
     """
     known = all(tensor is None or has_plain_class(tensor) for tensor in tensors)
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return operator(*tensors, accuracy) if known else own(*tensors)
     if not known or is_traced() or is_forward() or is_functionalized():
         return own(*tensors)
@@ -243,8 +242,8 @@ def eager_mm(a: Tensor, b: Tensor, accuracy: str = "") -> Tensor:
     """The product of plain tensors, with gradients where such are wanted."""
     if (a.requires_grad or b.requires_grad) and torch.is_grad_enabled():
         return _EagerMm.apply(a, b, accuracy)
-    gates = own_gates("torch mm", accuracy, a, b)
-    return plain_mm(a, b, accuracy) if gates is None else call_own(gates, torch.mm, a, b)
+    made = by_gates("torch mm", accuracy, torch.mm, a, b)
+    return plain_mm(a, b, accuracy) if made is None else made
 
 
 def eager_linear(input: Tensor, weight: Tensor, bias: Tensor | None, accuracy: str = "") -> Tensor:
@@ -252,10 +251,8 @@ def eager_linear(input: Tensor, weight: Tensor, bias: Tensor | None, accuracy: s
     wanted = input.requires_grad or weight.requires_grad
     if (wanted or (bias is not None and bias.requires_grad)) and torch.is_grad_enabled():
         return _EagerLinear.apply(input, weight, bias, accuracy)
-    gates = own_gates("torch linear", accuracy, input, weight, bias)
-    if gates is None:
-        return plain_linear(input, weight, bias, accuracy)
-    return call_own(gates, functional.linear, input, weight, bias)
+    made = by_gates("torch linear", accuracy, functional.linear, input, weight, bias)
+    return plain_linear(input, weight, bias, accuracy) if made is None else made
 
 
 class Mm(torch.autograd.Function):  # type: ignore[misc]

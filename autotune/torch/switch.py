@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 import torch
 
-from autotune.arrays.watching import PLAIN
+from autotune.arrays.watching import PLAIN, sees_functions
 from autotune.core import session
 from autotune.core.dtypes import DTYPES
 from autotune.core.errors import InputError
@@ -301,7 +301,7 @@ class _Served:
     def _leave(self, call: Call | None) -> None:
         """Have compiled gates leave such calls to PyTorch."""
         if self._compiled is not None and call is not None:
-            self._compiled.leave(call)
+            self._compiled.pass_on(call)
 
     def _take(self, call: Call | None, found: TensorProduct | StackProduct, **how: bool) -> None:
         """Have them do what a kernel computes; they are told once in each state of theirs."""
@@ -385,53 +385,64 @@ def _any_of(selections: list[Selection]) -> Accepts:
 _SWITCH = _Switch()
 _ENABLED: list[Selection] = []
 
-Own: TypeAlias = "tuple[Callable[[int], object], int]"
-"""``own(number)`` before a call of PyTorch's lets a kernel compute it; ``own(0)`` ends that."""
+Gates: TypeAlias = "tuple[Callable[[int], int], Callable[[], object], int]"
+"""How an operator's calls enter compiled gates and leave them, and the number that they are under;
+see `CompiledGates`."""
 
-_OWN: dict[tuple[str, str], Own] = {}
+_OWN: dict[tuple[str, str], Gates] = {}
 _OWN_BY_NUMBER: dict[int, _Selected] = {}
 
 
-def own_gates(caller: str, accuracy: str, a: Any, b: Any, c: Any = None) -> Own | None:
-    """Compiled gates for an operator's call; None where it cannot pass such.
+def by_gates(
+    caller: str, accuracy: str, function: Callable[..., Any], a: Any, b: Any, c: Any = None
+) -> Any:
+    """An operator's call by a function of PyTorch's whose products pass compiled gates.
 
-    They are for tensors of PyTorch's own classes of which no gradients are wanted: what else there
-    is to a tensor, its own products, which gates lie below, know.
+    That is for tensors of PyTorch's own classes of which no gradients are wanted, where nobody
+    sees what is called: what else there is to a tensor, PyTorch's products, which gates lie below,
+    know.
 
     Args:
         caller: the operator.
         accuracy: the class that it is to have; empty is the usual one.
+        function: of PyTorch's.
         a: A.
         b: B.
         c: what is added, or None.
+
+    Returns:
+        The result, or None where the call cannot pass gates.
     """
     if type(a) not in PLAIN or type(b) not in PLAIN or not (c is None or type(c) in PLAIN):
         return None
     wanted = a.requires_grad or b.requires_grad or (c is not None and c.requires_grad)
     if not _is_on_gpu(a) or (wanted and torch.is_grad_enabled()):
         return None
-    return _OWN.get((caller, accuracy)) or _find_own(caller, accuracy)
+    gates = _OWN.get((caller, accuracy)) or _find_own(caller, accuracy)
+    if gates is None:
+        return None
+    enter, leave, number = gates
+    modes = enter(number)
+    if not modes:
+        return None
+    try:
+        if modes > 1 and sees_functions():
+            return None
+        return function(a, b) if c is None else function(a, b, c)
+    finally:
+        leave()
 
 
 _is_on_gpu = operator.attrgetter("is_cuda")
 """In the memory of the host, kernels are Python's to call."""
 
 
-def call_own(gates: Own, function: Callable[..., Any], *tensors: Any) -> Any:
-    """A function of PyTorch's whose products pass the gates as an operator's."""
-    own, number = gates
-    own(number)
-    try:
-        return function(*tensors)
-    finally:
-        own(0)
-
-
-def _find_own(caller: str, accuracy: str) -> Own | None:
+def _find_own(caller: str, accuracy: str) -> Gates | None:
     gates = _SWITCH.gates("cuda")
     if gates is None:
         return None
     accepts = in_class(accuracy) if accuracy else None
     selected = _Selected(accepts, None, next(_NUMBERS), caller)
     _OWN_BY_NUMBER[selected.number] = selected
-    return _OWN.setdefault((caller, accuracy), (gates.own, selected.number))
+    own = gates.enter, gates.leave, selected.number
+    return _OWN.setdefault((caller, accuracy), own)

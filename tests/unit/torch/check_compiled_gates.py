@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from autotune.serving.recorded import (
     ATTRIBUTE_BYTES,
@@ -206,10 +207,8 @@ def test_results_do_not_overwrite_operands(gates: CompiledGates, driver: StandIn
     both = torch.rand(M * N + M * K)
     a, out = both[: M * N].view(M, N), both[M * N - 3 : M * N - 3 + M * K].view(M, K)
     gates.take(call(gates, a, B), launch(driver))
-    wanted = (a.double() @ B.double()).float()
-    torch.mm(a, B, out=out)
+    torch.mm(a, B, out=out)  # by PyTorch, whatever its library makes of that
     assert driver.launched == []
-    close(out, wanted)
 
 
 def test_sums(gates: CompiledGates, driver: StandIn) -> None:
@@ -321,7 +320,7 @@ def test_what_was_decided_is_forgotten(gates: CompiledGates, driver: StandIn) ->
     assert driver.launched == []
     gates.select(NUMBER)
     torch.mm(A, B)
-    gates.leave(call(gates, A, B))
+    gates.pass_on(call(gates, A, B))
     torch.mm(A, B)
     assert len(driver.launched) == 1
 
@@ -339,35 +338,73 @@ def test_an_operators_calls_are_its_threads(
         torch.mm(A, B)
         counts.append(len(driver.launched))
 
-    def multiply() -> Any:
+    def multiply(*operands: Any) -> Any:
         other = threading.Thread(target=work)
         other.start()
         other.join()
-        return torch.mm(A, B)
+        return torch.mm(*operands)
 
-    close(switch.call_own((gates.own, NUMBER), multiply), (A.double() @ B.double()).float())
+    own = gates.enter, gates.leave, NUMBER
+    monkeypatch.setattr(switch, "_is_on_gpu", lambda tensor: True)
+    monkeypatch.setitem(switch._OWN, ("torch mm", ""), own)
+    close(switch.by_gates("torch mm", "", multiply, A, B), (A.double() @ B.double()).float())
     assert counts == [0]
     assert len(driver.launched) == 1
     with pytest.raises(RuntimeError):
-        switch.call_own((gates.own, NUMBER), torch.mm, B, B)
+        switch.by_gates("torch mm", "", torch.mm, B, B)
     torch.mm(A, B)
     assert len(driver.launched) == 1
+
+
+class Seeing(TorchDispatchMode):
+    """Sees what the dispatcher is given."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_operator_enters_where_its_call_is_seen(gates: CompiledGates) -> None:
+    def entered(*_: Any) -> int:
+        number = int(gates.enter(NUMBER))
+        assert gates.owner() == (NUMBER if number else 0)
+        gates.leave()
+        assert gates.owner() == 0
+        return number
+
+    seen: list[int] = []
+
+    def note(x: torch.Tensor) -> torch.Tensor:
+        seen.append(entered())
+        return x
+
+    assert entered() == 1
+    with Seeing():
+        assert entered() == 0
+    torch.vmap(note)(A)
+    torch.func.grad(lambda x: note(x).sum())(A)
+    assert seen == [0, 0]
+    with torch.device("cpu"):  # a mode, but one that sees no products
+        assert entered() == 2
+    with torch.autocast("cpu"):
+        assert entered() == 1
+    assert entered() == 1
 
 
 def test_what_an_operator_is_told_is_its_own(
     gates: CompiledGates, driver: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(switch._SWITCH, "gates", lambda device: gates)
+    monkeypatch.setattr(switch, "_is_on_gpu", lambda tensor: True)
     found = switch._find_own("torch mm", "")
     assert found is not None
     assert switch._find_own("torch mm", "") == found
     told: list[Any] = []
-    monkeypatch.setattr(gates, "leave", lambda call: told.append(call[:3]))
+    monkeypatch.setattr(gates, "pass_on", lambda call: told.append(call[:3]))
     gates.select(0)
     a, b = A.bfloat16(), B.bfloat16()  # which no kernel here takes
-    switch.call_own(found, torch.mm, a, b)
+    switch.by_gates("torch mm", "", torch.mm, a, b)
     torch.mm(a, b)
-    assert told == [(gates.state, found[1], "mm")]
+    assert told == [(gates.state, found[2], "mm")]
 
 
 def test_tables_are_bounded(
@@ -377,7 +414,7 @@ def test_tables_are_bounded(
     gates.take(call(gates, A, B), launch(driver))
     torch.mm(A, B)
     for rows in range(1, 4):
-        gates.leave(call(gates, torch.ones(rows, N), B))
+        gates.pass_on(call(gates, torch.ones(rows, N), B))
     torch.mm(A, B)
     assert len(driver.launched) == 1
 
