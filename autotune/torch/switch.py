@@ -386,8 +386,8 @@ _SWITCH = _Switch()
 _ENABLED: list[Selection] = []
 
 Gates: TypeAlias = "tuple[Callable[[int], int], Callable[[], object], int]"
-"""How an operator's calls enter compiled gates and leave them, and the number that they are under;
-see `CompiledGates`."""
+"""The ways of an operator's calls into compiled gates and out of them, and their number there; see
+`CompiledGates`."""
 
 _OWN: dict[tuple[str, str], Gates] = {}
 _OWN_BY_NUMBER: dict[int, _Selected] = {}
