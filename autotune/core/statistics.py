@@ -78,7 +78,9 @@ def half_width(median: float, interval: tuple[float, float]) -> float:
 
 
 def half_width_text(share: float) -> str:
-    """A half width in words: "±0.4%", and never as if the median were known exactly."""
+    """A half width in words: "±0.4%", "less than ±0.1%", "more than ±100%"."""
+    if share > 1:
+        return "more than ±100%"
     return "less than ±0.1%" if share < 5e-4 else f"±{share:.1%}"
 
 

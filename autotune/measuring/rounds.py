@@ -20,7 +20,7 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.core.objective import TIME, Objective
-from autotune.core.statistics import WIDE, half_width, median, median_interval
+from autotune.core.statistics import WIDE, half_width, half_width_text, median, median_interval
 from autotune.measuring.effort import Baseline, Finals, Report, Stage, silent
 from autotune.measuring.sustained import LEAST_S, TURN_S, SustainedTurns
 
@@ -38,7 +38,8 @@ _THROTTLED = ("hardware slowdown", "thermal", "hardware thermal", "power brake")
 def scatter(name: str, median_s: float, interval_s: tuple[float, float]) -> str:
     """Complaint about the interval of a median; empty when it is narrow enough."""
     spread = half_width(median_s, interval_s)
-    return "" if spread <= WIDE else f"the median of {name} is known to ±{spread:.0%} only"
+    known = f"the median of {name} is known to {half_width_text(spread)} only"
+    return "" if spread <= WIDE else known
 
 
 def disturbance(medians: Sequence[float], best_s: float) -> str:

@@ -15,7 +15,7 @@ from autotune.core.device import DeviceFingerprint
 from autotune.core.errors import InputError
 from autotune.core.measurement import Sustained
 from autotune.core.printable import shown
-from autotune.core.statistics import WIDE, half_width
+from autotune.core.statistics import WIDE, half_width, half_width_text
 from autotune.operations.problem import OPERATIONS
 from autotune.store import strict_json
 from autotune.store.binary import BinaryRecord
@@ -241,7 +241,7 @@ class TuningRecord(_Summed):
     def caveats(self) -> tuple[str, ...]:
         """Caveats of the record, for people; mostly none."""
         slow = f"slower than {self.baseline.name}" if self.baseline is not None else ""
-        noise = self.noise or f"the median is known to ±{self.spread:.0%} only"
+        noise = self.noise or f"the median is known to {half_width_text(self.spread)} only"
         told = (slow if self.slower_than_library else "", noise if self.noisy else "")
         return tuple(filter(None, told))
 

@@ -457,6 +457,8 @@ def test_the_funnel_only_narrows() -> None:
 def test_texts_of_amounts() -> None:
     assert half_width_text(0.0) == half_width_text(0.0004) == "less than ±0.1%"
     assert half_width_text(0.0041) == "±0.4%"
+    assert half_width_text(1) == "±100.0%"
+    assert half_width_text(47.44) == "more than ±100%"
     assert [time_text(s) for s in (2.5, 2.5e-3, 2.5e-6, 2.5e-9)] == [
         "2.5 s", "2.5 ms", "2.5 µs", "2.5 ns",
     ]  # fmt: skip
