@@ -73,6 +73,7 @@ def test_a_capture_is_seen() -> None:
     assert clock.runs(a)
 
 
+@pytest.mark.alone  # four calls decide if nobody else's come between
 def test_a_layer_is_settled_before_a_capture() -> None:
     """Three calls come before it as a rule; compiling is waited for here."""
     a = torch.randn(16, 4096, device="cuda", dtype=torch.bfloat16)
