@@ -23,7 +23,7 @@ from autotune.arrays.libraries import NUMPY
 from autotune.arrays.library import Descriptor
 from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
-from autotune.runtime.choosing import check_class, serve, turning
+from autotune.runtime.choosing import check_class, class_name, serve, turning
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,6 +53,8 @@ def matmul(
     Raises:
         InputError: there is no such class, or not for operands of the type.
     """
+    if type(accuracy) is not str:
+        accuracy = class_name(accuracy)
     if not options and type(a) is np.ndarray and type(b) is np.ndarray:
         product = _PRODUCTS[NUMPY.describe_fast(a), NUMPY.describe_fast(b), accuracy]
         if product is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -153,12 +154,13 @@ def problems(
 
 def _of_blas(text: str) -> str:
     """A shape from what BLAS calls it."""
-    sizes = text.split(",")
-    if len(sizes) != 3 or not all(size.strip() for size in sizes):
+    sizes = [size.strip() for size in text.split(",")]
+    if len(sizes) != 3 or not all(re.fullmatch("0*[1-9][0-9]*", size) for size in sizes):
         raise argparse.ArgumentTypeError(
-            f"must be three sizes, m,n,k, of which k is the reduction, got {shown(text)}"
+            "must be three sizes, m,n,k, whole numbers >= 1, of which k is the reduction, got "
+            f"{shown(text)}"
         )
-    m, n, k = (size.strip() for size in sizes)
+    m, n, k = sizes
     return f"{m}x{k}x{n}"
 
 

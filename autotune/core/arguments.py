@@ -97,9 +97,16 @@ def text(name: str, value: Any) -> str:
 def path(name: str, value: Any) -> Path:
     """A path, as a text or an object of `pathlib`."""
     given = os.fspath(value) if isinstance(value, os.PathLike) else value
-    usable = isinstance(given, str) and given and "\0" not in given
-    must(name, "the path of a file or a folder", value, usable)
+    must(name, "the path of a file or a folder", value, isinstance(given, str) and _names(given))
     return Path(given)
+
+
+def _names(path: str) -> bool:
+    """Return whether a text can name a file."""
+    try:
+        return bool(path) and b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:  # half a character
+        return False
 
 
 def paths(name: str, value: Any) -> tuple[Path, ...]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from autotune.core.arguments import paths, texts
+from autotune.core.arguments import paths, text, texts
 from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.facts import stamps_of
 from autotune.core.paths import data_dir, expanded
@@ -149,10 +149,11 @@ def find_operation(
         languages: of the targets there are, by name.
 
     Raises:
+        InputError: the name is no text.
         UnknownNameError: there are no families of it, or they disagree about it.
         FamilyError: as `find_families`.
     """
-    if (known := built_in(name)) is not None:
+    if (known := built_in(text("operation", name))) is not None:
         return known
     able = languages.values() if target is None else [languages[target]]
     folders = _with_brought(folders, able)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import InputError
+from autotune.core.printable import shown
 
 _Factor: TypeAlias = Callable[[float, tuple[int, ...]], float]
 
@@ -190,8 +191,8 @@ def refuse_unknown(accuracy: str) -> None:
     Raises:
         InputError: it is none.
     """
-    if accuracy not in ACCURACIES:
-        raise InputError(f"accuracy must be one of {', '.join(ACCURACIES)}, got {accuracy!r}")
+    if not isinstance(accuracy, str) or accuracy not in ACCURACIES:
+        raise InputError(f"accuracy must be one of {', '.join(ACCURACIES)}, got {shown(accuracy)}")
 
 
 def unfit(accuracy: str, dtype: str) -> str | None:

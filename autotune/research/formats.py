@@ -161,8 +161,8 @@ def _read(content: str, name: str) -> Recording:
         if is_one(document):
             found = read(document, name)
             return replace(found, note=note) if note else found
-    keys = shown(list(document)) if document else "an empty one"
-    raise InputError(f"expected a JSON object with {EXPECTED}, got one with {keys}")
+    got = f"one with {shown(list(document))}" if document else "an empty one"
+    raise InputError(f"expected a JSON object with {EXPECTED}, got {got}")
 
 
 def _parse(content: str) -> tuple[Any, str]:

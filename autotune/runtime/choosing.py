@@ -107,6 +107,18 @@ def serve(
     return None if contest is None else Served(problem, contest)
 
 
+def class_name(accuracy: Any) -> str:
+    """The name of a class that is asked for; None asks for the usual one, which is empty.
+
+    Raises:
+        InputError: it is no name.
+    """
+    if accuracy is None:
+        return ""
+    refuse_unknown(accuracy)
+    return str(accuracy)
+
+
 def check_class(accuracy: str, dtype: str) -> None:
     """Refuse an accuracy class that the library's products of a dtype do not have.
 

@@ -18,7 +18,7 @@ from autotune.core.forking import LOADING
 from autotune.core.session import Remembered
 from autotune.families.offers import refusal
 from autotune.operations.problem import Gemm
-from autotune.runtime.choosing import check_class, contest_of, new_contest, of_class
+from autotune.runtime.choosing import check_class, class_name, contest_of, new_contest, of_class
 from autotune.runtime.loading import load
 from autotune.runtime.product_log import log_product
 from autotune.runtime.products import (
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 _NAME = "matmul"
 """Name in the log."""
 
-_ONE, _ZERO = 1.0, 0.0
-"""Scalars that are left out: calls without any are told by these very objects."""
+_ONE, _ZERO, _USUAL = 1.0, 0.0, ""
+"""Arguments that are left out: calls without any are told by these very objects."""
 
 BY_NUMPY = NUMPY.multiply
 """NumPy's own product, of two matrices that it is known to multiply."""
@@ -55,7 +55,7 @@ def matmul(
     alpha: float = _ONE,
     beta: float = _ZERO,
     *,
-    accuracy: str = "",
+    accuracy: str = _USUAL,
 ) -> Any:
     """``alpha a @ b + beta out``, by a kernel where one is faster than the operands' library.
 
@@ -87,12 +87,14 @@ def matmul(
         OperandError: the operands do not fit together; it is a ValueError.
         OperandTypeError: there is no product of such elements; it is a TypeError as well.
     """
-    if type(a) is np.ndarray and type(b) is np.ndarray and not accuracy:
+    if type(a) is np.ndarray and type(b) is np.ndarray and accuracy is _USUAL:
         product = _OF_ARRAYS[a.shape, a.strides, a.dtype, b.shape, b.strides, b.dtype]
         if product is BY_NUMPY and out is None and alpha is _ONE and beta is _ZERO:
             return np.matmul(a, b)
         library: Library = NUMPY
     else:
+        if type(accuracy) is not str:
+            accuracy = class_name(accuracy)
         known = plain_library(type(a))
         if known is None or plain_library(type(b)) is not known or known.is_watched():
             return _of_others(a, b, out, alpha, beta, accuracy)

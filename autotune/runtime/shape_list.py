@@ -140,7 +140,10 @@ def read_shapes(
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """Lines that are not empty, less a last one that was not finished, with their numbers."""
+    """Lines that are not empty, with their numbers.
+
+    A last one that was not finished is passed over, unless it is the only one.
+    """
     try:
         text = read_regular(path, LARGEST_LIST).decode("utf-8-sig")
     except OSError as error:
@@ -149,11 +152,10 @@ def _lines(path: Path) -> list[tuple[int, str]]:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8 text: {error}") from error
-    lines = text.split("\n")
-    last = lines[-1].strip()
-    if last and not last.endswith("}"):
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) > 1 and not text.rstrip(" \t\r").endswith(("\n", "}")):
         del lines[-1]
-    return [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    return lines
 
 
 def _used(document: Any, defined: Operation) -> UsedShape | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
@@ -48,6 +48,8 @@ class Goals:
         """
         if isinstance(objectives, Mapping):
             named = dict(objectives)
+        elif not isinstance(objectives, Iterable):
+            raise InputError(f"objectives must be names, got {shown(objectives)}")
         else:
             named = dict.fromkeys([objectives] if isinstance(objectives, str) else objectives)
         for name, told in (named or {"": None}).items():

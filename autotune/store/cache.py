@@ -9,7 +9,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from autotune.core import checks
+from autotune.core import arguments, checks
 from autotune.core.errors import CacheError, InputError, UnknownNameError
 from autotune.core.measurement import Outcome
 from autotune.store import measured, schema, strict_json
@@ -63,7 +63,7 @@ class TuningCache:
         read_only: bool = False,
         trusted: bool = True,
     ) -> None:
-        self.path = path
+        self.path = arguments.path("path", path)
         self._trusted = trusted
         self._timeout_s = timeout_s
         self._read_only = read_only

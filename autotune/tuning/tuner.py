@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,7 @@ def tune(
         rank=rank,
         progress=progress,
     )
+    arguments.must("devices", "numbers of GPUs", devices, isinstance(devices, Iterable))
     every: list[int | str | None] = [*devices] or [device]
     first, *others = every
     for each in devices:

@@ -74,11 +74,11 @@ WRONG = [
     ],
     *[
         ("load tune sweep preset", "cache", value, "cache must be the path of a file or a folder")
-        for value in (3, "", [], "a\0b", b"cache")
+        for value in (3, "", [], "a\0b", "a\ud800b", b"cache")
     ],
     *[
         ("load tune sweep preset", "extra_families", value, "extra_families must be (a list|the)")
-        for value in (3, None, [3], [""], b"here", {"here": 1})
+        for value in (3, None, [3], [""], ["\ud800"], b"here", {"here": 1})
     ],
     *[
         ("tune sweep preset", "families", value, "families must be (a list of texts|one line)")
@@ -101,6 +101,10 @@ WRONG = [
     ],
     ("preset", "trials", 1.5, "trials must be a whole number >= 1, got"),
     ("sweep", "limit", 1.5, "limit must be a whole number >= 1, got"),
+    *[
+        ("tune", "devices", value, "devices must be numbers of GPUs, got")
+        for value in (0, None, 1.5, "0-3")
+    ],
     *[
         ("tune", "timeout", value, "timeout must be more than 0 seconds, got")
         for value in (0, -1, math.nan, "x", None, True, 10**400)
@@ -255,7 +259,7 @@ def test_progress_does_not_repeat_it() -> None:
     [
         (["tune", "--blas", "10,20"], "must be three sizes, m,n,k"),
         (["tune", "--blas", "10x20x30"], "must be three sizes"),
-        (["space", "--target", "cpu", "--blas", "8,0,8"], "got '8x8x0'"),
+        (["space", "--target", "cpu", "--blas", "8,0,8"], "whole numbers >= 1"),
         (["space", "--blas", "8,8,8", "--shape", "8x8x8"], "not allowed with argument"),
         (["tune", "--preset", "cpu", "--blas", "8,8,8"], "--preset cpu says itself"),
         (["emit", "--record", "abc", "--blas", "8,8,8"], "--record says itself"),

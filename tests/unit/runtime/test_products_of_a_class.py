@@ -86,6 +86,15 @@ def test_a_class_that_operands_do_not_have_is_refused(
         multiply(whole(M, N, dtype=dtype), whole(N, K, dtype=dtype), accuracy=accuracy)
 
 
+@pytest.mark.parametrize("multiply", MATMULS)
+@pytest.mark.parametrize("accuracy", [["x"], [], {}, 0, False, np.ones(2)])
+def test_what_is_no_name_of_a_class_is_refused(
+    multiply: Callable[..., Any], accuracy: Any
+) -> None:
+    with pytest.raises(InputError, match="accuracy must be one of ieee"):
+        multiply(A, B, accuracy=accuracy)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_switch_has_a_class(library: str) -> None:
     torch = pytest.importorskip("torch", minversion="2.9")

@@ -126,6 +126,9 @@ def test_a_torn_line_costs_no_other(tmp_path: Path) -> None:
     with path.open("a") as file:
         file.write('{"shape": "16x16')
     assert read_shapes(path) == [used]
+    path.write_text('{"shape": "16x16')
+    with pytest.raises(InputError, match=":1: not valid JSON"):
+        read_shapes(path)
 
 
 def test_a_full_disk_leaves_no_half_of_a_line(

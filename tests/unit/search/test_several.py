@@ -93,6 +93,7 @@ def test_other_samplers_see_all_objectives(sampler: str) -> None:
         ({"direction": "up"}, "a direction must be one of minimize, maximize"),
         ({"objectives": {"a": "up"}}, "a direction must be one of"),
         ({"objectives": [3]}, "objectives must be names, got 3"),
+        ({"objectives": 5}, "objectives must be names, got 5"),
     ],
 )
 def test_goals_that_are_none_are_refused(arguments: dict[str, object], told: str) -> None:
