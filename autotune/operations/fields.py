@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from autotune.core.checks import INTEGER_LIMIT
 from autotune.core.dtypes import DTYPES, ELEMENTS, Dtype, dtype_name
 from autotune.core.errors import ProblemError
 from autotune.core.printable import shown
@@ -26,7 +25,7 @@ def element_sizes(dtype: str) -> dict[str, int]:
 
 
 def positive(name: str, value: Any) -> int:
-    """A field that is a whole number, 1 to 2^63 - 1.
+    """A field that is a whole number >= 1.
 
     Raises:
         ProblemError: it is not; the message names it. So do the functions below.
@@ -35,9 +34,8 @@ def positive(name: str, value: Any) -> int:
         number = operator.index(value)
     except TypeError:
         number = 0
-    if not 1 <= number < INTEGER_LIMIT or isinstance(value, bool):
-        rule = "< 2^63" if number >= INTEGER_LIMIT else ">= 1"
-        raise ProblemError(f"{name} must be a whole number {rule}, got {shown(value)}")
+    if number < 1 or isinstance(value, bool):
+        raise ProblemError(f"{name} must be a whole number >= 1, got {shown(value)}")
     return number
 
 
