@@ -421,17 +421,13 @@ def time_all(args: argparse.Namespace) -> None:
             operands = _operands(torch, problem, kind)
             count = max(8, len(operands))
 
-            def as_stored(x: Any, letter: str) -> Any:
-                return x.t() if letter == "t" else x
-
             def library(of: Any, layout: str = problem.layout) -> None:
-                torch.mm(*map(as_stored, of[:2], layout), out=of[2])
+                torch.mm(*map(_as_stored, of[:2], layout), out=of[2])
 
             theirs = captured(library, operands, count)
             # PyTorch's own result is rounded between parts of a reduction.
-            expected = torch.mm(
-                *map(as_stored, (x.double() for x in operands[0][:2]), problem.layout)
-            )
+            exact = (x.double() for x in operands[0][:2])
+            expected = torch.mm(*map(_as_stored, exact, problem.layout))
             found, replays = [], []
             for name, configuration in each["calls"]:
                 candidate = Candidate(name, families[name].conform(configuration))
@@ -453,9 +449,14 @@ def time_all(args: argparse.Namespace) -> None:
                 replays.append(ours)
             *ratios, us = in_turns(theirs, *replays)
             calls = [[*call, ratio * us] for call, ratio in zip(found, ratios, strict=True)]
-            row = {**each, "calls": calls, "library_us": us}
+            failures = len(each["calls"]) - len(calls)
+            row = {**each, "calls": calls, "failures": failures, "library_us": us}
             print(json.dumps(row), file=out, flush=True)
         torch.cuda.empty_cache()
+
+
+def _as_stored(x: Any, letter: str) -> Any:
+    return x.t() if letter == "t" else x
 
 
 def _merged(plans: Sequence[Path]) -> list[Any]:
@@ -741,10 +742,13 @@ def _with_binary(device: Device, entry: Any, problem: Gemm, programs: ProgramCac
 def compare(args: argparse.Namespace) -> None:
     """Print the speed of chosen calls relative to PyTorch's, by kinds of shapes and layouts.
 
-    A shape that all plans choose the same call for has one time.
+    A shape that all plans choose the same call for has one time; one of whose calls failed counts
+    for none.
     """
     lines = [each for file in args.files for each in file.read_text().splitlines()]
-    rows = [row for row in map(json.loads, lines) if row["calls"]]
+    every = [json.loads(each) for each in lines]
+    rows = [row for row in every if not row["failures"]]
+    print(f"{len(every) - len(rows)} of {len(every)} shapes have a call that failed\n")
     layouts = dict.fromkeys(row["layout"] for row in rows)
     print(f"| shapes | {' | '.join(layouts)} |\n|---|{'---|' * len(layouts)}")
     for kind in dict.fromkeys(row["kind"] for row in rows):

@@ -38,8 +38,9 @@ _THROTTLED = ("hardware slowdown", "thermal", "hardware thermal", "power brake")
 def scatter(name: str, median_s: float, interval_s: tuple[float, float]) -> str:
     """Complaint about the interval of a median; empty when it is narrow enough."""
     spread = half_width(median_s, interval_s)
-    known = f"the median of {name} is known to {half_width_text(spread)} only"
-    return "" if spread <= WIDE else known
+    if spread <= WIDE:
+        return ""
+    return f"the median of {name} is known to {half_width_text(spread)} only"
 
 
 def disturbance(medians: Sequence[float], best_s: float) -> str:

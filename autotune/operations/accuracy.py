@@ -185,7 +185,7 @@ def admits(wanted: str, offered: str) -> bool:
     return offered == wanted or wanted in ACCURACIES[offered].serves
 
 
-def refuse_unknown(accuracy: str) -> None:
+def refuse_unknown(accuracy: object) -> None:
     """Refuse what is no accuracy class.
 
     Raises:
