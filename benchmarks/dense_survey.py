@@ -93,11 +93,14 @@ LARGE = 6
 """Times that a product of more than `LARGE_WORK` counts beside one of less, when programs are
 selected: by its time it is worth more than that."""
 
+LAYERS = 2
+"""Times more that a layer counts which was timed: that is what models compute."""
+
 SIDES = (2048, 4096, 8192, 16384)
 ELSEWHERE = 400
 """Shapes that earlier prices tell of."""
 
-POOL = 150
+POOL = 300
 """New programs that are thought of: those that were the fastest on what was timed."""
 
 FARTHEST, ENOUGH = 3.0, 1e-5
@@ -338,10 +341,16 @@ def _layers(layout: str, seed: int, bounds: Bounds) -> Iterator[Shape]:
     """
     rng = np.random.default_rng(seed)
     while True:
-        n, k = (int(size) * 128 for size in np.exp(rng.uniform(np.log(8), np.log(200), 2)))
+        n, k = (int(size) * 128 for size in np.exp(rng.uniform(np.log(6), np.log(200), 2)))
         tokens = int(rng.choice([1, 4, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024, 2048, 4096]))
         if bounds.work[0] <= tokens * n * k <= bounds.work[1]:
             yield Shape(n, tokens, k) if layout == "tn" else Shape(tokens, n, k)
+
+
+def _is_layer(sizes: Sizes) -> bool:
+    """Return whether both sides of the weights are multiples of 128, of 512 or more."""
+    sides = (sizes.m if sizes.layout == "tn" else sizes.n, sizes.k)
+    return all(side % 128 == 0 and side >= 512 for side in sides)
 
 
 def _pool(device: Device, book: PriceBook, layout: str) -> list[Candidate]:
@@ -568,7 +577,8 @@ def _selected(
         sys.exit(f"{fixed} programs stay, of {most} at most")
     elsewhere = _elsewhere(device, args.seed)
     large = [each for each in elsewhere if each.products > LARGE_WORK]
-    sizes = [*best, *elsewhere, *large * LARGE]
+    layers = [each for each in best if _is_layer(each)]
+    sizes = [*best, *elsewhere, *large * LARGE, *layers * LAYERS]
     seconds = np.full((len(able), len(sizes)), np.inf)
     told = seconds.copy()
     for row, program in enumerate(able):
@@ -583,6 +593,8 @@ def _selected(
     served = np.isfinite(seconds).any(axis=0)
     seconds, told = seconds[:, served], told[:, served]
     rows, loss = select(seconds, most=most, loss=0.0)
+    if not args.first:  # what a device has is changed only where that helps
+        rows = [row for row, each in enumerate(able) if each.known is not None]
     rows = [*range(fixed), *(row for row in rows if row >= fixed)][:most]
     chosen, lost = _as_chosen(seconds, told, rows, fixed, most)
     new = sum(able[row].known is None for row in chosen)
