@@ -103,7 +103,7 @@ ELSEWHERE = 400
 POOL = 300
 """New programs that are thought of: those that were the fastest on what was timed."""
 
-FARTHEST, ENOUGH = 3.0, 1e-5
+FARTHEST, ENOUGH = 3.0, 1e-4
 """The most that a shape counts, and the least that a change of programs must bring, both as
 logarithms of times."""
 
@@ -380,16 +380,21 @@ def _pool(device: Device, book: PriceBook, layout: str) -> list[Candidate]:
 
 def _calls(device: Device, program: Any, problem: Gemm) -> list[Configuration]:
     """The best valid call of a program for a problem, and the second where it is near."""
-    family, limits = device.families[program.key.family], device.limits
+    calls = list(itertools.islice(_valid(device, program, problem), 2))
+    return [each for each, seconds in calls if seconds <= SECOND * calls[0][1]]
+
+
+def _valid(device: Device, program: Any, problem: Gemm) -> Iterator[tuple[Configuration, float]]:
+    """A program's valid calls for a problem and the seconds that they are expected to take.
+
+    The fastest come first.
+    """
+    family = device.families[program.key.family]
     seconds = program.seconds(Sizes.of(problem))
-    found: list[Configuration] = []
     for row in np.argsort(seconds, kind="stable").tolist():
-        if found and (len(found) == 2 or seconds[row] > SECOND * seconds.min()):
-            break
         configuration = program.configurations[row]
-        if planner_of(family, configuration, problem.dtype, limits).valid(problem):
-            found.append(configuration)
-    return found
+        if planner_of(family, configuration, problem.dtype, device.limits).valid(problem):
+            yield configuration, float(seconds[row])
 
 
 # --- Timing ---
@@ -569,7 +574,11 @@ def _selected(
         each
         for each in book.programs
         if each.known is not None
-        or (not _stays(each, args.keep) and each.key in fastest and _believed(each, book, best))
+        or (
+            not _stays(each, args.keep)
+            and each.key in fastest
+            and _believed(device, each, book, best)
+        )
     ]
     able.sort(key=lambda each: not _stays(each, args.keep))
     fixed, most = sum(_stays(each, args.keep) for each in able), min(args.programs, LARGEST)
@@ -584,12 +593,13 @@ def _selected(
     for row, program in enumerate(able):
         doubt = 1.0 if program.known is not None else math.exp(program.spread)
         caution = math.exp(CAUTION * program.spread)
+        own = [each for each in dict.fromkeys(sizes) if each.layout == program.key.layout]
+        expected = {each: _expected(device, program, each) for each in own}
         for column, each in enumerate(sizes):
-            if each.layout != program.key.layout:
-                continue
-            expected = _expected(program, each)
-            told[row, column] = expected * caution
-            seconds[row, column] = best.get(each, {}).get(program.key, expected * doubt)
+            if each in expected:
+                told[row, column] = expected[each] * caution
+                known = best.get(each, {}).get(program.key)
+                seconds[row, column] = known or expected[each] * doubt
     served = np.isfinite(seconds).any(axis=0)
     seconds, told = seconds[:, served], told[:, served]
     rows, loss = select(seconds, most=most, loss=0.0)
@@ -617,8 +627,8 @@ def _as_chosen(
     """Programs that do best as they are chosen, by what prices tell, and what they lose then.
 
     A program that is never as fast as its prices promise is chosen in place of better ones. Such
-    are taken out, but for the `fixed` first, and where there is room others are put in, one by
-    one while that helps.
+    are taken out, but for the `fixed` first, and others are put in, where there is no room in
+    place of one, one by one while that helps.
     """
     least = np.log(seconds.min(axis=0))
     columns = np.arange(seconds.shape[1])
@@ -630,29 +640,33 @@ def _as_chosen(
     now = losses(chosen)
     while True:
         fewer = [[row for row in chosen if row != other] for other in chosen[fixed:]]
-        better = [(losses(rows).mean(), rows) for rows in fewer]
-        if len(chosen) < most:
-            first = told[chosen].min(axis=0)
-            gains = np.where(told < first, np.log(seconds) - least - now, 0.0).mean(axis=1)
-            rows = [*chosen, int(gains.argmin())]
-            better.append((losses(rows).mean(), rows))
+        first = told[chosen].min(axis=0)
+        gains = np.where(told < first, np.log(seconds) - least - now, 0.0).mean(axis=1)
+        added = int(gains.argmin())
+        more = [chosen] if len(chosen) < most else fewer
+        tried = [*fewer, *([*rows, added] for rows in more)]
+        better = [(losses(rows).mean(), rows) for rows in tried]
         loss, rows = min(better, default=(np.inf, chosen))
         if loss > now.mean() - ENOUGH:
             return chosen, float(np.expm1(now.mean()))
         chosen, now = rows, losses(rows)
 
 
-def _expected(program: Any, sizes: Sizes) -> float:
-    """Seconds that a program is expected to take."""
-    return float(program.expected(sizes)[1] * strangeness(sizes, program.largest))
+def _expected(device: Device, program: Any, sizes: Sizes) -> float:
+    """Seconds that a program is expected to take; infinitely many where no call is valid."""
+    problem = device.problem((sizes.m, sizes.n, sizes.k), sizes.layout)
+    _, seconds = next(_valid(device, program, problem), (None, np.inf))
+    return float(seconds * strangeness(sizes, program.largest))
 
 
-def _told(program: Any, sizes: Sizes) -> float:
+def _told(device: Device, program: Any, sizes: Sizes) -> float:
     """Seconds that a portfolio chooses a program by."""
-    return _expected(program, sizes) * math.exp(CAUTION * program.spread)
+    return _expected(device, program, sizes) * math.exp(CAUTION * program.spread)
 
 
-def _believed(program: Any, book: PriceBook, best: Mapping[Sizes, Mapping[Key, float]]) -> bool:
+def _believed(
+    device: Device, program: Any, book: PriceBook, best: Mapping[Sizes, Mapping[Key, float]]
+) -> bool:
     """Return whether a new program was timed enough, and may be chosen by its prices.
 
     Not where it took much longer than they say, nor if it is expected to beat all on large
@@ -669,8 +683,8 @@ def _believed(program: Any, book: PriceBook, best: Mapping[Sizes, Mapping[Key, f
     known = [each for each in alike if each.known is not None]
     for side in SIDES:
         large = dataclasses.replace(program.timed[0][0], m=side, n=side, k=side)
-        least = min((_told(each, large) for each in known), default=0.0)
-        if _told(program, large) < least:
+        least = min((_told(device, each, large) for each in known), default=0.0)
+        if _told(device, program, large) < least:
             return False
     return True
 
