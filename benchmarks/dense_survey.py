@@ -645,7 +645,7 @@ def _as_chosen(
         added = int(gains.argmin())
         more = [chosen] if len(chosen) < most else fewer
         tried = [*fewer, *([*rows, added] for rows in more)]
-        better = [(losses(rows).mean(), rows) for rows in tried]
+        better = [(losses(rows).mean(), rows) for rows in filter(None, tried)]
         loss, rows = min(better, default=(np.inf, chosen))
         if loss > now.mean() - ENOUGH:
             return chosen, float(np.expm1(now.mean()))
