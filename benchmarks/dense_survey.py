@@ -602,13 +602,14 @@ def _selected(
                 seconds[row, column] = known or expected[each] * doubt
     served = np.isfinite(seconds).any(axis=0)
     seconds, told = seconds[:, served], told[:, served]
-    rows, loss = select(seconds, most=most, loss=0.0)
-    if not args.first:  # what a device has is changed only where that helps
+    if args.first:
+        rows, _ = select(seconds, most=most, loss=0.0)
+    else:  # what a device has is changed only where that helps
         rows = [row for row, each in enumerate(able) if each.known is not None]
     rows = [*range(fixed), *(row for row in rows if row >= fixed)][:most]
     chosen, lost = _as_chosen(seconds, told, rows, fixed, most)
     new = sum(able[row].known is None for row in chosen)
-    print(f"{len(chosen)} programs, {new} new; loss {loss:.4f}, as they are chosen {lost:.4f}")
+    print(f"{len(chosen)} programs, {new} new; as they are chosen they lose {lost:.4f}")
     return [able[row] for row in chosen]
 
 
