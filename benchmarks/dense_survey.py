@@ -94,7 +94,7 @@ LARGE = 6
 selected: by its time it is worth more than that."""
 
 LAYERS = 2
-"""Times more that a layer counts which was timed: that is what models compute."""
+"""A timed layer counts so many times more than another shape: models compute layers."""
 
 SIDES = (2048, 4096, 8192, 16384)
 ELSEWHERE = 400
@@ -348,7 +348,7 @@ def _layers(layout: str, seed: int, bounds: Bounds) -> Iterator[Shape]:
 
 
 def _is_layer(sizes: Sizes) -> bool:
-    """Return whether both sides of the weights are multiples of 128, of 512 or more."""
+    """Return whether both sides of the weights are multiples of 128, and at least 512."""
     sides = (sizes.m if sizes.layout == "tn" else sizes.n, sizes.k)
     return all(side % 128 == 0 and side >= 512 for side in sides)
 
@@ -588,12 +588,13 @@ def _selected(
     large = [each for each in elsewhere if each.products > LARGE_WORK]
     layers = [each for each in best if _is_layer(each)]
     sizes = [*best, *elsewhere, *large * LARGE, *layers * LAYERS]
+    unlike = dict.fromkeys(sizes)
     seconds = np.full((len(able), len(sizes)), np.inf)
     told = seconds.copy()
     for row, program in enumerate(able):
         doubt = 1.0 if program.known is not None else math.exp(program.spread)
         caution = math.exp(CAUTION * program.spread)
-        own = [each for each in dict.fromkeys(sizes) if each.layout == program.key.layout]
+        own = (each for each in unlike if each.layout == program.key.layout)
         expected = {each: _expected(device, program, each) for each in own}
         for column, each in enumerate(sizes):
             if each in expected:
@@ -628,8 +629,8 @@ def _as_chosen(
     """Programs that do best as they are chosen, by what prices tell, and what they lose then.
 
     A program that is never as fast as its prices promise is chosen in place of better ones. Such
-    are taken out, but for the `fixed` first, and others are put in, where there is no room in
-    place of one, one by one while that helps.
+    are taken out, but for the `fixed` first, and others are put in, one by one while that helps.
+    Where there is no room, one takes the place of another.
     """
     least = np.log(seconds.min(axis=0))
     columns = np.arange(seconds.shape[1])

@@ -1,4 +1,4 @@
-"""What a dense survey counts programs by, and which of them it selects."""
+"""The dense survey: programs that count, and those that it selects."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autotune import Gemm
 from autotune.core.configuration import Candidate
 
 
-def device_of(name: str) -> Any:
-    args = argparse.Namespace(device=name, first=None, accuracy="", own=[])
+@pytest.fixture(scope="module")
+def device() -> Any:
+    args = argparse.Namespace(device="h200", first=None, accuracy="", own=[])
     return dense_survey.Device.named(args, "bfloat16")
 
 
-def test_programs_count_where_a_call_is_valid() -> None:
-    device = device_of("h200")
+def test_programs_count_where_a_call_is_valid(device: Any) -> None:
     family = device.families["wgmma"]
     declared = {each.name: each.default for each in family.parameters}
     fours = {**declared, **family.presets["layer-crossed"].configuration}  # clusters of four
@@ -32,8 +32,7 @@ def test_programs_count_where_a_call_is_valid() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(1, 4096, 4096), (512, 2048, 1024), (4096, 4096, 4096)])
-def test_calls_are_valid_and_near_the_best(sizes: tuple[int, int, int]) -> None:
-    device = device_of("h200")
+def test_calls_are_valid_and_near_the_best(device: Any, sizes: tuple[int, int, int]) -> None:
     problem: Gemm = device.problem(sizes, "nt")
     found = 0
     for program in device.book().programs:
@@ -45,6 +44,8 @@ def test_calls_are_valid_and_near_the_best(sizes: tuple[int, int, int]) -> None:
             planner = dense_survey.planner_of(family, call, problem.dtype, device.limits)
             assert planner.valid(problem)
         assert len(calls) <= 2
+        seconds = [s for call, s in dense_survey._valid(device, program, problem) if call in calls]
+        assert not calls or max(seconds) <= dense_survey.SECOND * min(seconds)
         found += len(calls)
     assert found
 
