@@ -27,7 +27,7 @@ from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.limits import CpuLimits
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.operations.problem import Product
 from autotune.serving.target import Work
 from autotune.targets.families import find_operation, load_families

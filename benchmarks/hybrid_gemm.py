@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from autotune import Gemm
 from autotune.core.configuration import Configuration
 from autotune.core.paths import CacheLocations
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 from autotune.distributed.hybrid.baseline import CublasXt, OneGpu
 from autotune.distributed.hybrid.kernel import choose_local
 from autotune.distributed.hybrid.machine import HybridProgram, Plan, machine_with, make_plan

@@ -14,6 +14,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from mpi_grids import grid_of
 from numpy.typing import NDArray
 
 from autotune.core.configuration import Configuration
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 from autotune.distributed.grid import factorisations
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.kernel import tuned_product

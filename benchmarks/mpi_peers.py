@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from scalapack_gemm import Product, Scalapack, variants
 from autotune import Gemm, tune
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.paths import CacheLocations
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 from autotune.cpu.kernel import CpuKernel
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.mpi.loading import choose_local

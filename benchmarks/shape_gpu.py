@@ -12,13 +12,12 @@ import gc
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from autotune.core.dtypes import DTYPES
-from autotune.core.statistics import median
 from autotune.gpu.driver import driver
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.measure.bench import WARM_UP_S

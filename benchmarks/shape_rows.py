@@ -6,11 +6,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Self
 
 from shape_draws import Shape
 
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 
 if TYPE_CHECKING:
     from autotune.serving.kernel import Kernel

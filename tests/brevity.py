@@ -17,7 +17,7 @@ def be_brief(patch: Callable[[object, str, object], None]) -> None:
     from autotune.cli import bench
     from autotune.cpu import evaluator
     from autotune.distributed.mpi import evaluator as of_ranks
-    from autotune.measuring.evaluator import Effort
+    from autotune.measuring.effort import Effort
     from autotune.surveying import preset_run
 
     effort = Effort(budget_s=0.02, finals_s=0.1)

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, prange
 
 import autotune
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 
 EPSILON = 1e-6
 BRIEF: dict[str, Any] = {

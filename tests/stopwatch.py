@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from autotune.core.measurement import Measurement, Outcome, Series
-from autotune.measuring.evaluator import Baseline, Finals
+from autotune.measuring.effort import Baseline, Finals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

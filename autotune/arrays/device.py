@@ -9,7 +9,7 @@ from typing import Any
 
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.errors import OperandError
-from autotune.operations.parts import plain_strides
+from autotune.operations.parts import plain_strides, strides_of
 
 LEADING_LIMIT = 2**31
 """Kernels count elements from one row to the next in 32 bits."""
@@ -80,7 +80,7 @@ def check_place(
             "elements: pass a contiguous copy"
             + ("" if written else ", or for a transposed view a problem with that layout")
         )
-    if packed and strides != contiguous(shape):
+    if packed and strides != strides_of(shape):
         raise OperandError(
             f"{name} must have rows that follow each other, got strides {array.strides} in "
             "elements: pass a contiguous copy, or have the kernel take ld"
@@ -121,16 +121,6 @@ def overlap(
     period = x_leading * itemsize
     shift = (y - x) % period
     return shift < x_columns * itemsize or shift + y_columns * itemsize > period
-
-
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of an array with nothing between its rows."""
-    strides: list[int] = []
-    step = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= size
-    return tuple(reversed(strides))
 
 
 def whole_strides(name: str, strides: Sequence[int], itemsize: int) -> tuple[int, ...]:

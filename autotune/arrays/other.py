@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from autotune.arrays.device import DeviceArray, contiguous, whole_strides
+from autotune.arrays.device import DeviceArray, whole_strides
 from autotune.arrays.library import Library, refuse_host
 from autotune.core.dtypes import ELEMENTS, from_dlpack, from_typestr
 from autotune.core.errors import OperandError
+from autotune.operations.parts import strides_of
 
 CUDA_DEVICES = (2, 13)
 """Kinds of device whose memory a CUDA kernel can be given: its own, and managed memory."""
@@ -201,7 +202,7 @@ def _from_dlpack(name: str, array: Any, stream: int) -> DeviceArray:
     return DeviceArray(
         address=exported.address,
         shape=exported.shape,
-        strides=exported.strides or contiguous(exported.shape),
+        strides=exported.strides or strides_of(exported.shape),
         dtype=exported.dtype,
         device=exported.device,
         read_only=exported.read_only or _is_jaxs(array),
@@ -214,7 +215,7 @@ def _from_interface(name: str, interface: Any, device: int) -> DeviceArray:
     shape, typestr = tuple(interface["shape"]), interface["typestr"]
     dtype, strides = from_typestr(typestr), interface.get("strides")
     elements = (
-        contiguous(shape) if strides is None else whole_strides(name, strides, int(typestr[2:]))
+        strides_of(shape) if strides is None else whole_strides(name, strides, int(typestr[2:]))
     )
     return DeviceArray(
         int(address), shape, elements, dtype, device, bool(read_only), interface.get("stream")

@@ -27,14 +27,15 @@ from autotune.core.errors import InputError, NotTunedError, OutOfTimeError, Spac
 from autotune.core.interrupt import Interrupt, asked_to_stop
 from autotune.core.measurement import ERROR_NORM, Sustained
 from autotune.families.offers import refusal
-from autotune.measuring.evaluator import Effort, relative_speed
+from autotune.measuring.effort import Effort, relative_speed
 from autotune.measuring.processes import Failure
 
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits
     from autotune.core.measurement import Measurement
     from autotune.families.family import KernelFamily
-    from autotune.measuring.evaluator import Baseline, Evaluator
+    from autotune.measuring.effort import Baseline
+    from autotune.measuring.evaluator import Evaluator
     from autotune.operations.problem import Problem
     from autotune.serving.reports import HostCall, HostCalls
     from autotune.serving.target import Target

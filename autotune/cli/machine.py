@@ -83,16 +83,17 @@ VARIABLES: Mapping[str, str] = {
     "AUTOTUNE_RECORD": "a file that a program writes the shapes to that it computes",
     "AUTOTUNE_RECORDS": "read-only layers of records under the cache",
     "AUTOTUNE_TUNE": "0 forbids kernels of one's own to tune at a call",
+    "AUTOTUNE_TURNS": "0 has nothing measured in the calls of a program",
 }
 """The meaning of each; `docs/commands.md` says more."""
 
-_OTHERS = frozenset({"AUTOTUNE_REQUIRE_GPU", "AUTOTUNE_WORKER"})
+OTHERS = frozenset({"AUTOTUNE_REQUIRE_GPU", "AUTOTUNE_WORKER"})
 """Of the tests, and of worker processes."""
 
 
 def environment_checks() -> Iterator[Check]:
     """Look at the variables that are set: unknown ones, and values that are none."""
-    known = {*VARIABLES, *_OTHERS}
+    known = {*VARIABLES, *OTHERS}
     for name in sorted(name for name in os.environ if name.startswith(PREFIX)):
         if name not in known:
             meant = did_you_mean(name, VARIABLES).removeprefix("; ")
@@ -116,7 +117,7 @@ def _choices() -> Check:
     Raises:
         InputError: one is none.
     """
-    for name in ("AUTOTUNE_BACKGROUND", "AUTOTUNE_TUNE"):
+    for name in ("AUTOTUNE_BACKGROUND", "AUTOTUNE_TUNE", "AUTOTUNE_TURNS"):
         is_on(name)
     given = [name for name in VARIABLES if os.environ.get(name)]
     return Check.ok("variables", f"{', '.join(given)} set" if given else "none set")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from statistics import fmean
+from statistics import fmean, median
 
 from autotune.core.checks import Positive
-from autotune.core.statistics import median
 
 ERROR_NORM = "error_norm"
 """Name, among details, of the Frobenius norm of a result's errors relative to the result's."""

@@ -75,6 +75,16 @@ def _with_ancestors(mount: Path, path: str) -> list[Path]:
     return [place for place in (group, *group.parents) if place.is_relative_to(mount)]
 
 
+def status_of(process: Path) -> list[str]:
+    """What Linux tells of a process or a thread, from its state on; empty when it is gone.
+
+    Args:
+        process: its folder under ``/proc``.
+    """
+    # Before that stand its number and, in parentheses, its name, which may hold anything.
+    return text_of(process / "stat").rpartition(")")[2].split()
+
+
 def text_of(path: Path) -> str:
     """The text of a file, stripped; empty where there is none to read."""
     try:

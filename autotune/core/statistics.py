@@ -14,21 +14,6 @@ WIDE = 0.10
 """Half the width of a median's interval, relative to the median, beyond which it is noise."""
 
 
-def median(samples: Sequence[float]) -> float:
-    """The sample median.
-
-    Raises:
-        ValueError: there are no samples.
-    """
-    if not samples:
-        raise ValueError("the median of no samples is not defined: give at least one")
-    ordered = sorted(samples)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def thinned(samples: Sequence[float], most: int) -> tuple[float, ...]:
     """At most so many of the samples, evenly spaced from the first to the last, to seven digits.
 

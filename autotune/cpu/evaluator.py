@@ -23,7 +23,8 @@ from autotune.measuring.backend import (
     compile_details,
     judge_compile_failure,
 )
-from autotune.measuring.evaluator import Effort, Evaluator, Stage
+from autotune.measuring.effort import Effort, Stage
+from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.messages import Reply
 from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker, WorkerPool

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from autotune.families.program_cache import ProgramCache
-    from autotune.measuring.evaluator import Effort
+    from autotune.measuring.effort import Effort
     from autotune.measuring.messages import Program
     from autotune.operations.problem import Problem
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from autotune.arrays.device import overlap
 from autotune.operations.calls import out_overlaps
+from autotune.operations.parts import strides_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,7 +61,7 @@ class DeviceMatrix:
         store: Store | None = None,
     ) -> DeviceMatrix:
         """One element right after the other."""
-        return cls(device, address, shape, _dense(shape), dtype, keep, store)
+        return cls(device, address, shape, strides_of(shape), dtype, keep, store)
 
     @classmethod
     def of_host(cls, array: NDArray[Any]) -> DeviceMatrix:
@@ -90,7 +91,7 @@ class DeviceMatrix:
         return self.size <= 1 or all(
             length <= 1 or own == wanted
             for length, own, wanted in zip(
-                self.shape, self.strides, _dense(self.shape), strict=True
+                self.shape, self.strides, strides_of(self.shape), strict=True
             )
         )
 
@@ -139,7 +140,7 @@ class DeviceMatrix:
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         if math.prod(wanted) != self.size or not self.contiguous:
             raise ValueError(f"a contiguous matrix of {wanted} elements is needed, got {self!r}")
-        return self._view(self.address, wanted, _dense(wanted))
+        return self._view(self.address, wanted, strides_of(wanted))
 
     def _view(
         self, address: int, shape: tuple[int, ...], strides: tuple[int, ...]
@@ -163,10 +164,3 @@ def check_apart(out: DeviceMatrix, **given: DeviceMatrix) -> None:
         near = out.device == each.device and out.size and each.size
         if near and overlap(*out._place, *each._place, out.dtype.itemsize):
             raise out_overlaps(name)
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        strides[axis - 1] = strides[axis] * shape[axis]
-    return tuple(strides)

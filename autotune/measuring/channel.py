@@ -1,16 +1,15 @@
 """One end of a socket between a process and its child, for whole messages with numbers.
 
 A reply carries the random number of its request. A kernel that writes to the socket without it
-sends no reply, and costs the process that it runs in. Replies are data: JSON, then the bytes that
-it refers to; every field is of its declared type, and nothing is unpickled.
+sends no reply, and costs the process that it runs in. Replies are data, in MessagePack: the name
+of their type, then its fields, every one of its declared type; nothing is unpickled.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import functools
-import json
+import operator
 import pickle
 import resource
 import secrets
@@ -20,9 +19,10 @@ import struct
 import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
-from enum import Enum
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from dataclasses import is_dataclass
+from typing import Any, Union, get_args, get_origin
+
+import msgspec
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
@@ -30,15 +30,9 @@ from autotune.core.errors import OutOfTimeError
 LOOK_S = 0.1
 """Seconds after which a waiting caller looks whether the run is to end sooner than it was."""
 
-_BYTES = ""
-"""Key of an object that stands for bytes: where they begin, and how many they are."""
-
-_NUMBERS = ((bool, bool), (int, int), (float, float), (float, int))
-"""Forms of numbers, and the types of values that they take."""
-
 
 class ReplyError(Exception):
-    """Text that is no reply of the form that was asked for."""
+    """Bytes that are no reply of the form that was asked for."""
 
 
 def encode(reply: Any) -> bytes:
@@ -47,9 +41,12 @@ def encode(reply: Any) -> bytes:
     Raises:
         TypeError: there is something else in it.
     """
-    blobs: list[bytes] = []
-    text = json.dumps(_plain(reply, blobs))  # ASCII, of one line
-    return b"".join((text.encode(), b"\n", *blobs))
+    message = type(reply).__name__, reply
+    try:
+        return _ENCODER.encode(message)
+    except UnicodeEncodeError:  # a lone surrogate, as names of files may have
+        plain = msgspec.to_builtins(message, builtin_types=(bytes,), enc_hook=_number)
+        return _ENCODER.encode(_storable(plain))
 
 
 def decode(content: bytes, form: Any) -> Any:
@@ -57,140 +54,50 @@ def decode(content: bytes, form: Any) -> Any:
 
     Args:
         content: as `encode` makes it.
-        form: its type: a data class, a union, or another type hint. Any takes plain data, whose
-            sequences become tuples.
+        form: its type: a data class, another type hint, or a union of them.
 
     Raises:
         ReplyError: it is no such reply.
     """
-    text, _, blobs = content.partition(b"\n")
     try:
-        return _formed(json.loads(text), form, blobs)
-    except (ValueError, RecursionError) as error:
-        raise ReplyError(f"not JSON: {error}") from None
+        name, body = _HEAD.decode(content)
+        return msgspec.msgpack.decode(body, type=_member(form, name))
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ReplyError(f"no {form}: {error!r:.200}") from None
 
 
-def _plain(value: Any, blobs: list[bytes]) -> Any:
-    match value:
-        case None | bool():
-            return value
-        case Enum():
-            return value.value
-        case str():
-            return value.encode("utf-8", "backslashreplace").decode()  # lone surrogates
-        case bytes():
-            start = sum(map(len, blobs))
-            blobs.append(value)
-            return {_BYTES: [start, len(value)]}
-        case int():
-            return int(value)
-        case float():
-            return float(value)
-        case Mapping():
-            return {_name(key): _plain(each, blobs) for key, each in value.items()}
-        case Sequence():
-            return [_plain(item, blobs) for item in value]
-    if getattr(value, "ndim", None) == 0:  # a number of NumPy's
-        return _plain(value.item(), blobs)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        members = {field.name: _plain(getattr(value, field.name), blobs) for field in fields}
-        return {type(value).__name__: members}
+def _member(form: Any, name: str) -> Any:
+    """What a reply of that name is to be: a data class, or whatever else there is in a union."""
+    parts = get_args(form) if get_origin(form) in (Union, types.UnionType) else (form,)
+    classes = [each for each in parts if isinstance(each, type) and is_dataclass(each)]
+    for each in classes:
+        if each.__name__ == name:
+            return each
+    others = [each for each in parts if each not in classes]
+    if not others:
+        raise ReplyError(f"{form} expected, got {name:.80}")
+    return functools.reduce(operator.or_, others)
+
+
+def _number(value: Any) -> Any:
+    if getattr(value, "ndim", None) == 0:
+        return value.item()  # of NumPy's
     raise TypeError(f"a reply holds numbers, texts, bytes and data classes, got {type(value)}")
 
 
-def _name(key: Any) -> str:
-    if isinstance(key, str) and key != _BYTES:
-        return str(key)
-    raise TypeError(f"names in a reply are texts that are not empty, got {key!r}")
-
-
-def _formed(value: Any, form: Any, blobs: bytes) -> Any:
-    """A value of a form; the form is ours, the value may be anybody's."""
-    if form is Any:
-        return _anything(value, blobs)
-    if dataclasses.is_dataclass(form):
-        return _member(value, form, blobs)
-    origin, parts = get_origin(form), get_args(form)
-    if origin in (Union, types.UnionType):
-        return _one_of(value, parts, blobs)
-    if origin is tuple and isinstance(value, list):
-        if parts[-1:] == (...,):
-            parts = parts[:1] * len(value)
-        if len(parts) == len(value):
-            return tuple(
-                _formed(each, part, blobs) for each, part in zip(value, parts, strict=True)
-            )
-    elif origin is list and isinstance(value, list):
-        return [_formed(item, parts[0], blobs) for item in value]
-    elif origin in (Mapping, dict) and isinstance(value, dict):
-        return {_text(key): _formed(each, parts[1], blobs) for key, each in value.items()}
-    elif form is bytes:
-        return _bytes(value, blobs)
-    elif form is str:
-        return _text(value)
-    elif form in (None, types.NoneType) and value is None:
-        return None
-    elif (form, type(value)) in _NUMBERS:
-        return value
-    elif isinstance(form, type) and issubclass(form, Enum):
-        return form(value)
-    raise ReplyError(f"{form} expected, got {value!r:.80}")
-
-
-def _one_of(value: Any, forms: Sequence[Any], blobs: bytes) -> Any:
-    refused = ReplyError("of no form")
-    for form in forms:
-        try:
-            return _formed(value, form, blobs)
-        except (ReplyError, ValueError) as error:
-            refused = ReplyError(str(error))
-    raise refused
-
-
-def _member(value: Any, form: Any, blobs: bytes) -> Any:
-    """An instance of a data class, of exactly its fields."""
-    hints = _hints(form)
-    if not isinstance(value, dict) or list(value) != [form.__name__]:
-        raise ReplyError(f"{form.__name__} expected, got {value!r:.80}")
-    fields = value[form.__name__]
-    if not isinstance(fields, dict) or fields.keys() != hints.keys():
-        raise ReplyError(f"the fields of {form.__name__} expected, got {fields!r:.80}")
-    return form(**{name: _formed(fields[name], hints[name], blobs) for name in hints})
-
-
-@functools.cache
-def _hints(form: Any) -> dict[str, Any]:
-    hints = get_type_hints(form)
-    return {field.name: hints[field.name] for field in dataclasses.fields(form)}
-
-
-def _anything(value: Any, blobs: bytes) -> Any:
+def _storable(value: Any) -> Any:
     match value:
         case str():
-            return _text(value)
-        case list():
-            return tuple(_anything(item, blobs) for item in value)
-        case dict() if _BYTES in value:
-            return _bytes(value, blobs)
+            return value.encode("utf-8", "backslashreplace").decode()
         case dict():
-            return {_text(key): _anything(each, blobs) for key, each in value.items()}
+            return {_storable(key): _storable(each) for key, each in value.items()}
+        case list() | tuple():
+            return [*map(_storable, value)]
     return value
 
 
-def _bytes(value: Any, blobs: bytes) -> bytes:
-    match value:
-        case {"": [int(start), int(count)]} if 0 <= start <= start + count <= len(blobs):
-            return blobs[start : start + count]
-    raise ReplyError(f"bytes expected, got {value!r:.80}")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ReplyError(f"a text expected, got {value!r:.80}")
-    value.encode()  # a ValueError for what cannot be stored or printed
-    return value
-
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_number)
+_HEAD = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
 
 _LENGTH = struct.Struct("!Q")
 _NUMBER = 16

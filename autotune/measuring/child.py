@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from autotune.core.processors import status_of
 from autotune.measuring.channel import Channel, encode
 from autotune.measuring.processes import Failure, FailureKind, Handler
 
@@ -281,8 +282,4 @@ def _still_computing(before: set[int]) -> bool:
 
 def _is_runnable(thread: int) -> bool:
     """True if a thread runs, or would if the machine were not busy."""
-    try:
-        status = (_TASKS / str(thread) / "stat").read_text()
-    except OSError:
-        return False
-    return status.rpartition(")")[2].split()[0] == "R"
+    return status_of(_TASKS / str(thread))[:1] == ["R"]

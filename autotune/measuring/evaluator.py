@@ -17,8 +17,6 @@ from autotune.measuring.effort import (
     Effort,
     Finals,
     Report,
-    Stage,
-    relative_speed,
     silent,
 )
 from autotune.measuring.messages import (
@@ -48,17 +46,6 @@ if TYPE_CHECKING:
     from autotune.measuring.backend import Backend
     from autotune.operations.problem import Problem
     from autotune.space import SearchSpace
-
-__all__ = [
-    "Baseline",
-    "Effort",
-    "Evaluator",
-    "Finals",
-    "Report",
-    "Stage",
-    "relative_speed",
-    "silent",
-]
 
 LIBRARY_SHARE, LIBRARY_S = 0.25, 5.0
 """Of what remains of a run, what timing vendor libraries may take (but so many seconds in any

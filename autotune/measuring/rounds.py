@@ -14,13 +14,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TypeAlias
 
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.core.objective import TIME, Objective
-from autotune.core.statistics import WIDE, half_width, half_width_text, median, median_interval
+from autotune.core.processors import status_of
+from autotune.core.statistics import WIDE, half_width, half_width_text, median_interval
 from autotune.measuring.effort import Baseline, Finals, Report, Stage, silent
 from autotune.measuring.sustained import LEAST_S, TURN_S, SustainedTurns
 
@@ -135,13 +137,10 @@ def _own_seconds(proc: Path) -> float:
     """Time of this process and of all that descend from it, those that have ended too."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
-    for file in proc.glob("[0-9]*/stat"):
-        try:
-            # The name of a program stands in parentheses and may hold anything.
-            fields = file.read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:  # it has ended
+    for folder in proc.glob("[0-9]*"):
+        if not (fields := status_of(folder)):  # it has ended
             continue
-        process = int(file.parent.name)
+        process = int(folder.name)
         parents[process] = int(fields[1])
         # Its own user and system time, and that of children that it has waited for.
         ticks[process] = sum(map(int, fields[11:15]))

@@ -11,10 +11,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Self
 
 from autotune.core.measurement import Series
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 from autotune.operations.accuracy import ACCURACIES
 from autotune.operations.problem import multiplies
 

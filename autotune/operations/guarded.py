@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from autotune.core.dtypes import ELEMENTS
+from autotune.operations.parts import strides_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -137,19 +138,6 @@ class GuardedArray:
             if not (zone == self._poison).all():
                 return place
         return None
-
-
-def strides_of(shape: tuple[int, ...], padding: int = 0) -> tuple[int, ...]:
-    """Elements from one to the next along every dimension, where rows are so far apart.
-
-    Args:
-        shape: one dimension at least.
-        padding: elements after every row, and after every matrix of several.
-    """
-    strides = [1]
-    for size in reversed(shape[1:]):
-        strides.append(size * strides[-1] + padding)
-    return tuple(reversed(strides))
 
 
 class _Pages:

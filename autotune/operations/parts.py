@@ -125,6 +125,21 @@ class Array:
         return math.prod(self.shape) * ELEMENTS[self.dtype].itemsize
 
 
+def strides_of(shape: Sequence[int], padding: int = 0) -> tuple[int, ...]:
+    """Elements from one to the next along every dimension of an array in row-major order.
+
+    Args:
+        shape: elements along every dimension.
+        padding: elements after every row, and after every matrix of several.
+    """
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size + padding
+    return tuple(reversed(strides))
+
+
 def plain_strides(
     shape: Sequence[int], strides: Sequence[int], *, shared: bool = False
 ) -> tuple[int, ...] | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import sys
 import tempfile
 import threading
@@ -19,6 +18,7 @@ import numpy as np
 
 from autotune.arrays.host import on_host
 from autotune.core import session
+from autotune.core.arguments import is_on
 from autotune.core.dtypes import dtype_name
 from autotune.core.errors import InputError, NotTunedError, OperandError, TuningFailedError
 from autotune.core.file_lock import alone
@@ -313,7 +313,7 @@ class OwnKernel:
             )
         except NotTunedError as error:
             reason = str(error)
-        if self._may_tune and os.environ.get(VARIABLE) != "0":
+        if self._may_tune and is_on(VARIABLE):
             return None
         raise NotTunedError(f"{reason}; tuning at a call is forbidden here")
 

@@ -33,8 +33,8 @@ from autotune.tuning.budget import Budget
 from autotune.tuning.context import TuningContext, surroundings
 from autotune.tuning.progress import Watcher
 from autotune.tuning.results import TrialResult
-from autotune.tuning.run import TrialRun
 from autotune.tuning.settings import Run
+from autotune.tuning.trials import TrialRun
 
 
 def recorded_from_cache(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from statistics import median
 from typing import Any
 
 from autotune.core import checks
 from autotune.core.errors import InputError
 from autotune.core.measurement import Outcome
 from autotune.core.printable import shown
-from autotune.core.statistics import median
 from autotune.research import foreign
 from autotune.research.space import (
     OUTSIDE,

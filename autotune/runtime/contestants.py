@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 from autotune.core.errors import AutotuneError
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 
 if TYPE_CHECKING:
     from autotune.serving.clock import Reading

@@ -33,6 +33,7 @@ from optuna.trial import FrozenTrial, TrialState
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import SpaceError
 from autotune.core.printable import shown
+from autotune.core.processors import status_of
 from autotune.search.internals import end_as_failed, write_note
 from autotune.space import SearchSpace, SpaceUnion
 
@@ -235,14 +236,10 @@ def _system() -> tuple[str, str]:
 
 def _start(pid: int) -> int:
     """The process's start in clock ticks since boot; -1 when it has ended and is a zombie."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+    status = status_of(Path(f"/proc/{pid}"))
+    if not status:
         return 0
-    # The second field is the program's name in parentheses and may hold spaces and parentheses;
-    # the third is the state, the twenty-second the start.
-    fields = text.rpartition(")")[2].split()
-    return -1 if fields[0] == "Z" else int(fields[19])
+    return -1 if status[0] == "Z" else int(status[19])
 
 
 class Ledger:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any, Generic, cast, overload
 
 import optuna
@@ -15,7 +16,6 @@ from autotune.core import arguments
 from autotune.core.configuration import Candidate, Configuration, Value
 from autotune.core.errors import InputError, StudyError
 from autotune.core.printable import shown
-from autotune.core.statistics import median
 from autotune.search.claims import INTERRUPTED, PointT, StudySpace, fail
 from autotune.search.feasible import FeasibleSampler, SpaceExhaustedError
 from autotune.search.goals import Direction, Goals, front

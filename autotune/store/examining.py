@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-import stat
 import tempfile
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from autotune.core.paths import (
     can_write,
     check_trusted,
     no_space,
+    others_who_write,
 )
 from autotune.store.cache import TuningCache
 from autotune.store.interchange import parse_line, read_lines
@@ -99,19 +99,10 @@ def _room(folder: str, free: int) -> Check:
 
 def _openness(root: Path) -> Iterator[Check]:
     """A check that nobody else may change the folder; none where nobody may."""
-    status = root.stat()
-    mode = stat.S_IMODE(status.st_mode)
-    who = None
-    if status.st_uid not in (os.geteuid(), 0):
-        who = f"belongs to another user (uid {status.st_uid})"
-    elif mode & 0o002:
-        who = f"can be written by everybody (mode {mode:o})"
-    elif mode & 0o020:
-        who = f"can be written by its group (gid {status.st_gid}, mode {mode:o})"
-    if who is not None:
+    if (who := others_who_write(root)) is not None:
         yield Check.note(
             "privacy",
-            f"{root} {who}, who may put records and binaries there",
+            f"{root}, which {who}: others may put records and binaries there",
             f"chmod go-w {root}, or {_ELSEWHERE}",
         )
 

@@ -7,7 +7,6 @@ its compiler, autocast or `torch.func` see.
 from __future__ import annotations
 
 import functools
-import math
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -18,6 +17,7 @@ from autotune.arrays.libraries import plain_library
 from autotune.arrays.watching import is_plain, is_profiled, is_watched
 from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
+from autotune.operations.parts import strides_of
 from autotune.runtime.choosing import contest_of
 from autotune.targets.families import find_operation
 from autotune.targets.registry import HOMES
@@ -209,7 +209,7 @@ class StackProduct:
 
     def recorded(self, kernel: Kernel) -> RecordedLaunch | None:
         """See `TensorProduct`."""
-        return recorded_of(kernel, self._device, [*self._strides, _apart(self._shape)])
+        return recorded_of(kernel, self._device, [*self._strides, strides_of(self._shape)[:-1]])
 
     def _of(self, kernel: Kernel) -> Call:
         call = self._calls.get(id(kernel))
@@ -239,7 +239,7 @@ class StackProduct:
             return usual
         launch, stream = found
         strides, number = self._strides, device.index
-        apart = _apart(shape)
+        apart = strides_of(shape)[:-1]
 
         def call(inputs: tuple[Any, ...], out: Any) -> Any:
             made = torch.empty(shape, dtype=dtype, device=device) if out is None else out
@@ -278,11 +278,6 @@ def _make_product(
 def _settle(key: tuple[Any, ...], contest: Contest, product: StackProduct) -> None:
     _PRODUCTS[key] = None if contest.is_librarys else product
     compiled.changed()
-
-
-def _apart(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, but the last, of a result without gaps."""
-    return tuple(math.prod(shape[place + 1 :]) for place in range(len(shape) - 1))
 
 
 def _problem_of(

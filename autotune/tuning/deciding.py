@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from autotune.core.errors import OutOfTimeError, TuningFailedError
 from autotune.core.measurement import Measurement, Outcome, Sustained
@@ -32,21 +32,14 @@ from autotune.store import (
     preference,
 )
 from autotune.tuning.results import Decision
+from autotune.tuning.trials import FINALISTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from autotune.core.configuration import Candidate
-    from autotune.measuring.effort import Baseline
-    from autotune.measuring.evaluator import Evaluator
     from autotune.store import EffortRecord, Match
-    from autotune.tuning.budget import Budget
-    from autotune.tuning.context import TuningContext
-    from autotune.tuning.results import TrialResult
-    from autotune.tuning.settings import Run
-
-FINALISTS = 5
-"""Candidates at most that are measured again, interleaved."""
+    from autotune.tuning.trials import TrialRun
 
 CONTENDER_RATIO = 1.10
 """A finalist is at most this much slower than the best, or its interval overlaps."""
@@ -71,28 +64,8 @@ _STEPS = {
 """Names, for people, of what a run spends its time with before its first trial."""
 
 
-class SearchedRun(Protocol):
-    """A run whose search has ended, as its finals need it (`autotune.tuning.run.TrialRun`)."""
-
-    context: TuningContext
-    evaluator: Evaluator
-    run: Run
-    budget: Budget
-    results: list[TrialResult]
-    baseline: Baseline | None
-
-    def finals(self, candidates: Sequence[Candidate]) -> Finals | None:
-        """Measure candidates again; those there is time for."""
-
-    def keep(self, candidate: Candidate, measurement: Measurement) -> None:
-        """Store a measurement."""
-
-    def report(self, stage: Stage) -> None:
-        """Tell where the run stands."""
-
-
 def decide(
-    run: SearchedRun,
+    run: TrialRun,
     measured: Iterable[tuple[Candidate, Measurement]],
     effort: EffortRecord,
     incumbent: Match | None,
@@ -167,7 +140,7 @@ class _Contest:
         noise: what disturbed them, in one line; empty if nothing did.
     """
 
-    run: SearchedRun
+    run: TrialRun
     chosen: Sequence[Candidate]
     finals: Finals
     noise: str
@@ -267,7 +240,7 @@ class _Contest:
 
 
 def _hold_contest(
-    run: SearchedRun, searched: Mapping[Candidate, Measurement], old: TuningRecord | None
+    run: TrialRun, searched: Mapping[Candidate, Measurement], old: TuningRecord | None
 ) -> _Contest:
     """Finals; others, where one who fell in them had kept others out by a time that was false.
 
@@ -295,7 +268,7 @@ def _hold_contest(
 
 
 def _hold_finals(
-    run: SearchedRun, chosen: Sequence[Candidate], searched: Mapping[Candidate, Measurement]
+    run: TrialRun, chosen: Sequence[Candidate], searched: Mapping[Candidate, Measurement]
 ) -> _Contest:
     """Hold finals until nothing disturbs them, `ATTEMPTS` times at most, while there is time.
 
@@ -327,7 +300,7 @@ def _hold_finals(
 
 
 def _reconsider(
-    run: SearchedRun, searched: Mapping[Candidate, Measurement]
+    run: TrialRun, searched: Mapping[Candidate, Measurement]
 ) -> dict[Candidate, Measurement]:
     """Measure again what was abandoned against the times of finalists that have fallen since.
 
@@ -389,7 +362,7 @@ def _times(measurement: Measurement) -> tuple[float, tuple[float, float]]:
     return median_s, measurement.interval_s or (median_s, median_s)
 
 
-def _nothing_valid(run: SearchedRun) -> str:
+def _nothing_valid(run: TrialRun) -> str:
     label, budget = run.context.problem.label, run.budget
     found = [result.measurement for result in run.results]
     if found:

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Self
 from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, OutOfTimeError
 from autotune.core.processors import usable_processors
+from autotune.measuring.channel import LOOK_S
 from autotune.measuring.processes import Failure, Handler, WorkerProcess
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
     from autotune.serving.target import Target
+    from autotune.tuning.budget import Budget
     from autotune.tuning.context import TuningContext
     from autotune.tuning.settings import Run
 
@@ -132,19 +134,24 @@ class Helpers:
             worker.submit(task, math.inf, self._ending)
         self.pids = tuple(worker.pid for worker in self._workers if worker.pid is not None)
 
-    def finish(self, deadline: Deadline, *, interrupted: bool) -> None:
+    def finish(self, budget: Budget) -> None:
         """Wait until they have made their shares; with the run's time, or a stop, they end."""
-        left_s = 0.0 if interrupted else deadline.remaining_s
-        stop = threading.Timer(min(left_s, threading.TIMEOUT_MAX), self._stop)
-        stop.start()
-        for worker, device in zip(self._workers, self._devices, strict=True):
-            with contextlib.suppress(OutOfTimeError):
-                reply = worker.collect()
-                if isinstance(reply, Failure):
-                    _log.warning("the helper on device %d was lost: %s", device, reply.reason)
-        stop.cancel()
+        finished = threading.Event()
+        threading.Thread(target=self._stop, args=(budget, finished), daemon=True).start()
+        try:
+            for worker, device in zip(self._workers, self._devices, strict=True):
+                with contextlib.suppress(OutOfTimeError):
+                    reply = worker.collect()
+                    if isinstance(reply, Failure):
+                        _log.warning("the helper on device %d was lost: %s", device, reply.reason)
+        finally:
+            finished.set()
 
-    def _stop(self) -> None:
+    def _stop(self, budget: Budget, finished: threading.Event) -> None:
+        """Have them end when the time is over or a stop is asked for, unless they have."""
+        while not (budget.interrupted or budget.deadline.over):
+            if finished.wait(LOOK_S):
+                return
         for worker in self._workers:
             if (pid := worker.pid) is not None:
                 with contextlib.suppress(OSError):

@@ -19,8 +19,9 @@ from autotune.tuning.helping import Helpers, Task
 from autotune.tuning.known import other_defaults
 from autotune.tuning.progress import Progress
 from autotune.tuning.results import TrialResult, TuneResult
-from autotune.tuning.run import TrialRun, priors_of, tune_in
+from autotune.tuning.run import priors_of, tune_in
 from autotune.tuning.settings import Run
+from autotune.tuning.trials import TrialRun
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

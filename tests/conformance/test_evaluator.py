@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +14,11 @@ from autotune.core.deadline import Deadline
 from autotune.core.device import Device
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Outcome
-from autotune.core.statistics import median
 from autotune.cpu import CpuEvaluator
 from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
+from autotune.measuring.effort import Effort, Stage, Work, silent
+from autotune.measuring.evaluator import Evaluator
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from autotune.families.offers import default_family
 from autotune.families.program_cache import ProgramCache
 from autotune.families.rendering import render
 from autotune.gpu.nvidia.target import CudaTarget, NumbaCudaTarget
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.operations.problem import Gemm
 from autotune.store import MatchQuality
 from autotune.targets import (

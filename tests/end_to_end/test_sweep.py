@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -19,8 +20,7 @@ from autotune import Gemm, Outcome, Searcher, TuningCache, sweep, tune
 from autotune.cli import main
 from autotune.core.errors import InputError
 from autotune.core.paths import CacheLocations
-from autotune.core.statistics import median
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.reporting import Finder
 from autotune.reporting.spaces import funnel_of
 from autotune.research import read_recorded, read_space, recorded_from_cache

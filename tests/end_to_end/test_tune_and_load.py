@@ -21,7 +21,7 @@ from autotune import Gemm, MatchQuality, NotTunedError, Outcome, load, tune
 from autotune.core.configuration import Candidate, Configuration
 from autotune.core.errors import InputError, StudyError, UnknownNameError
 from autotune.core.interrupt import SIGNALS
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.store import TuningCache
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.measurement import ERROR_NORM, Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort, Work
 from autotune.targets.families import load_families
 
 if TYPE_CHECKING:

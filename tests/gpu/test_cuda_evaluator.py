@@ -25,8 +25,8 @@ from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.launch.program import GpuProgram
 from autotune.gpu.measure.evaluator import GpuEvaluator
 from autotune.gpu.nvidia.nvrtc import Compiled
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.measuring.effort import Effort, Work
+from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.messages import DescribeBaseline
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families, read_family

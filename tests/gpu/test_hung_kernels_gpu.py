@@ -10,8 +10,7 @@ from cuda_suspects import suspect, write_suspects
 from autotune.core.measurement import Outcome
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort, Work
 from autotune.operations.problem import Gemm
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from autotune.families.rendering import render
 from autotune.gpu.driver import activated
 from autotune.gpu.matrix import DeviceMatrix
 from autotune.gpu.nvidia.presence import look
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.targets.families import load_families
 
 if TYPE_CHECKING:

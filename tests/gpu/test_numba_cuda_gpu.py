@@ -28,7 +28,7 @@ from autotune.families.program_cache import ProgramCache  # noqa: E402
 from autotune.families.rendering import render  # noqa: E402
 from autotune.gpu.driver import activated  # noqa: E402
 from autotune.gpu.nvidia.target import NumbaCudaTarget  # noqa: E402
-from autotune.measuring.evaluator import Effort  # noqa: E402
+from autotune.measuring.effort import Effort  # noqa: E402
 from autotune.serving.target import Work  # noqa: E402
 from autotune.targets.families import load_families  # noqa: E402
 

@@ -10,7 +10,7 @@ import pytest
 from operation_examples import FOLDER, example
 
 from autotune import load, tune
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ from autotune import find_operation, load, tune
 from autotune.cli import main
 from autotune.core.measurement import Outcome
 from autotune.cpu.call import NumpyKernel
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 
 pytestmark = pytest.mark.gpu
 

@@ -26,7 +26,7 @@ from autotune.gpu.driver import activated, driver
 from autotune.gpu.launch import kernel as launching
 from autotune.gpu.nvidia.device import load_driver
 from autotune.gpu.nvidia.nvrtc import compile_cuda
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.store import sources
 from autotune.targets.families import load_families
 from autotune.targets.registry import make_target

@@ -9,8 +9,7 @@ import pytest
 from autotune.core.configuration import Candidate
 from autotune.families.program_cache import ProgramCache
 from autotune.gpu.measure.evaluator import GpuEvaluator
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort, Work
 from autotune.operations.problem import Gemm
 from autotune.targets.families import load_families
 

@@ -13,7 +13,7 @@ from autotune import TuningCache, load, tune
 from autotune.core.configuration import Candidate
 from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.store import BaselineRecord
 from autotune.targets.families import find_operation, load_families
 

@@ -19,8 +19,7 @@ from autotune.gpu.driver import activated, driver
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.measure.evaluator import GpuEvaluator
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort, Work
 from autotune.operations.problem import Gemm
 from autotune.targets.families import catalog, load_families, read_family
 

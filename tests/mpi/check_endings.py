@@ -24,7 +24,7 @@ from autotune.distributed.mpi.processes import VARIABLE
 from autotune.distributed.mpi.ranks import meeting
 from autotune.distributed.mpi.ranks.world import AttachedRanks, attach
 from autotune.families.rendering import Source, render
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.measuring.messages import Evaluate
 from autotune.targets.families import load_families
 

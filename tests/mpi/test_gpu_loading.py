@@ -20,7 +20,7 @@ from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.messages import GpuProduct, MpiProgram, Setup
 from autotune.distributed.mpi.ranks import meeting, rig
 from autotune.families.rendering import Source
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.measuring.messages import Vendor
 from autotune.operations.problem import Gemm
 

@@ -10,7 +10,8 @@ from test_evaluator import EvaluatorConformance
 from autotune.core.configuration import Candidate, Configuration
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.measuring.effort import Effort
+from autotune.measuring.evaluator import Evaluator
 from autotune.operations.problem import Gemm
 from autotune.serving.target import Work
 from autotune.targets.families import read_family

@@ -21,7 +21,7 @@ from autotune.distributed.mpi.processes import parse_library
 from autotune.distributed.mpi.ranks.world import World
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.operations.problem import Gemm
 from autotune.runtime.loading import load
 from autotune.serving.target import Work

@@ -32,7 +32,7 @@ from autotune.distributed.mpi.processes import (
 )
 from autotune.distributed.mpi.ranks.world import World
 from autotune.families.rendering import Source
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.measuring.messages import Evaluate, Evaluated
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.operations.problem import Gemm

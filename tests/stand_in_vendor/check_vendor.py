@@ -12,7 +12,7 @@ from stand_in import LIBRARY_S, STAND_IN, WATTS, Array
 from autotune import Gemm, MatchQuality, load, tune
 from autotune.gpu import driver
 from autotune.measuring import rounds, sustained
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 
 HERE = Path(__file__).parent
 

@@ -18,7 +18,6 @@ from autotune.operations.references import Matrix
 from autotune.operations.verification import ProductCheck
 
 _BLOCK = 4096
-_PIN = 1  # CUBLASXT_PINNING_ENABLED
 
 
 class CublasXt:
@@ -28,15 +27,12 @@ class CublasXt:
         dtype: float32 or float64.
         devices: number of GPUs, the driver's first ones.
         block: rows and columns of a tile.
-        pin: let it page-lock the operands in every call.
 
     Raises:
         CublasError: there is no cuBLASXt, or it does not start.
     """
 
-    def __init__(
-        self, dtype: str, devices: int, block: int = _BLOCK, *, pin: bool = False
-    ) -> None:
+    def __init__(self, dtype: str, devices: int, block: int = _BLOCK) -> None:
         self._library = find_cublas()
         if self._library is None or not hasattr(self._library, "cublasXtCreate"):
             raise CublasError("there is no cuBLASXt")
@@ -47,8 +43,6 @@ class CublasXt:
         numbers = (ctypes.c_int * devices)(*range(devices))
         self._call("cublasXtDeviceSelect", self._handle, devices, numbers)
         self._call("cublasXtSetBlockDim", self._handle, block)
-        if pin:
-            self._call("cublasXtSetPinningMemMode", self._handle, _PIN)
         plural = "" if devices == 1 else "s"
         self.name = f"cuBLASXt on {devices} GPU{plural} ({dtype}, tiles of {block})"
 

@@ -35,8 +35,8 @@ from autotune.gpu.driver import describe, driver_errors
 from autotune.gpu.measure.memory import GuardedMatrix
 from autotune.gpu.nvidia.cublas import CublasError
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
-from autotune.measuring.effort import Report, Work
-from autotune.measuring.evaluator import Effort, Evaluator
+from autotune.measuring.effort import Effort, Report, Work
+from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.messages import Evaluated, Program, Reply, Vendor
 from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace
 from autotune.measuring.sharing import SharedWorker, Subjects

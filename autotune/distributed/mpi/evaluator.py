@@ -42,8 +42,8 @@ from autotune.distributed.mpi.ranks.world import Ranks
 from autotune.families.local import local_problem
 from autotune.families.rendering import render
 from autotune.measuring.backend import Backend, Baselines, Prepared
-from autotune.measuring.effort import Report, Work
-from autotune.measuring.evaluator import Effort, Evaluator, Stage
+from autotune.measuring.effort import Effort, Report, Stage, Work
+from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.messages import Request
 from autotune.measuring.processes import START_TIMEOUT_S, Failure, FailureKind
 from autotune.measuring.sharing import WorkerPool

@@ -13,7 +13,6 @@ import heapq
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.limits import MpiLimits
 from autotune.core.paths import CacheLocations
 from autotune.core.reading import read_regular
+from autotune.core.writing import deliver
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.grid import BlockPartition, ProcessGrid, factorisations
 from autotune.distributed.mpi.messages import Network
@@ -257,7 +257,8 @@ def _network(device: Device, file: Path) -> tuple[Network | None, str]:
     if not isinstance(network, Network) or min(asdict(network).values()) <= 0:
         return None, "nominal (messages could not be timed)"
     CacheLocations.at(file.parent).create()
-    _write(file, {**kept, key: asdict(network)})
+    known = json.dumps({**kept, key: asdict(network)}, indent=1, sort_keys=True)
+    deliver(file, known.encode(), CacheError)
     return network, source
 
 
@@ -268,21 +269,6 @@ def _read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _write(file: Path, content: dict[str, Any]) -> None:
-    """Replace the file at once: others may be reading it."""
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=file.parent, suffix=".tmp", encoding="utf-8", delete=False
-        ) as written:
-            json.dump(content, written, indent=1, sort_keys=True)
-        Path(written.name).replace(file)
-    except OSError as error:
-        raise CacheError(
-            f"cannot write {file} ({error.strerror or error}): give a writable folder with "
-            "--cache or AUTOTUNE_CACHE"
-        ) from error
 
 
 def _rate(problem: Gemm, ranks: int, database: Path) -> tuple[float, str]:

@@ -10,7 +10,7 @@ from autotune.cpu.kernel import CpuProgram
 from autotune.distributed.machine import LocalKernel
 from autotune.families.rendering import Source
 from autotune.measuring import messages as measuring
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.operations.problem import Gemm
 
 FAULT = "autotune rank"

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from autotune.core.errors import AutotuneError, InputError, MissingDependencyError
 from autotune.core.installing import install_hint
 from autotune.core.interpreter import python
+from autotune.core.processors import status_of
 from autotune.measuring.processes import START_TIMEOUT_S
 
 if TYPE_CHECKING:
@@ -156,11 +157,8 @@ def processes() -> dict[int, Process]:
 
 def process_of(pid: int) -> Process | None:
     """One process; None where there is none any more."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-        return Process(pid, int(fields[1]), fields[0])
-    except (OSError, IndexError, ValueError):
-        return None
+    status = status_of(Path(f"/proc/{pid}"))
+    return Process(pid, int(status[1]), status[0]) if status else None
 
 
 def descendants(pid: int, among: Mapping[int, Process]) -> list[Process]:

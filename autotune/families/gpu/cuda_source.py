@@ -12,6 +12,7 @@ from autotune.core.errors import FamilyError
 from autotune.families.epilogue_text import CUDA_NAME, EpilogueText, cuda_epilogue, emitted_names
 from autotune.families.family import KernelFamily
 from autotune.families.gpu.c_expression import c_text, functions_of
+from autotune.families.headers import blanked
 from autotune.families.templating import template_path
 from autotune.operations.epilogue import Epilogue
 from autotune.operations.operation import Operation
@@ -21,6 +22,8 @@ from autotune.space.parameter import whole_divisions
 _ESTIMATE = "registers"
 _WORKSPACE = ("{t}* __restrict__", "workspace")
 _MAP = "const __grid_constant__ TensorMap"
+_ATTRIBUTE = re.compile(r"__(?!global__)\w+__\s*\((?:[^()]|\([^()]*\))*\)|\[\[.*?\]\]", re.DOTALL)
+_KERNEL = re.compile(r"__global__([^;{}()]*?)\b(\w+)\s*\(")
 _GIVEN = (
     "ctype",
     "acc_ctype",
@@ -176,3 +179,9 @@ def check(family: KernelFamily, text: str) -> None:
 def _quotable(reason: str) -> str:
     """A reason as the text of a string literal, in which nothing has a meaning of its own."""
     return re.sub(r"[^\w \t'(),.:;<=>+*/%|&!\[\]-]", "'", reason, flags=re.ASCII)
+
+
+def kernels_of(text: str) -> tuple[str, ...]:
+    """Names of the ``__global__`` functions of a source, in their order."""
+    plain = _ATTRIBUTE.sub(" ", blanked(text))
+    return tuple(dict.fromkeys(name for _, name in _KERNEL.findall(plain)))

@@ -46,7 +46,8 @@ from autotune.measuring.backend import (
     judge_compile_failure,
 )
 from autotune.measuring.channel import LOOK_S
-from autotune.measuring.evaluator import Effort, Evaluator, Stage, silent
+from autotune.measuring.effort import Effort, Stage, silent
+from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.messages import Reply
 from autotune.measuring.processes import Failure
 from autotune.measuring.rig import device_cases

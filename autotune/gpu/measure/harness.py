@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from autotune.gpu.launch.kernel import Launch
     from autotune.gpu.vendor import Blas
-    from autotune.measuring.evaluator import Effort
+    from autotune.measuring.effort import Effort
     from autotune.measuring.messages import Program
 
 Check: TypeAlias = DeviceCheck | MirrorCheck

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import functools
 import time
+from statistics import median
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from autotune.core.dtypes import ELEMENTS
 from autotune.core.limits import limits_of
-from autotune.core.statistics import median
 from autotune.gpu.driver import activated, driver, use, used, vendor
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.vendor import blas_name
 from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
-from autotune.operations.guarded import strides_of
+from autotune.operations.parts import strides_of
 from autotune.serving.reports import HostCall
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ import numpy as np
 from autotune.core.dtypes import ELEMENTS, WORDS, Dtype
 from autotune.gpu.driver import activated, driver
 from autotune.gpu.matrix import DeviceMatrix
-from autotune.operations.guarded import GUARD_BYTES, strides_of
+from autotune.operations.guarded import GUARD_BYTES
+from autotune.operations.parts import strides_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

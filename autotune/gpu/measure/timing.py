@@ -11,10 +11,10 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, Self
 
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 from autotune.gpu.driver import driver
 from autotune.measuring.messages import Series
 from autotune.measuring.timing import Poking, Stop

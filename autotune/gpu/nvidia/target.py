@@ -77,7 +77,6 @@ class CudaTarget(GpuTarget):
         """CUDA C++."""
         from autotune.families.family import Language
         from autotune.families.gpu import cuda_source
-        from autotune.families.gpu.cuda_kernels import kernels_of
         from autotune.families.gpu.cuda_layout import laid_out
         from autotune.families.gpu.occupancy import limit_restrictions
 
@@ -91,7 +90,7 @@ class CudaTarget(GpuTarget):
             epilogue=cuda_source.epilogue,
             lay_out=laid_out,
             headers=True,
-            kernels=kernels_of,
+            kernels=cuda_source.kernels_of,
             block_restrictions=limit_restrictions,
             mapped=True,
             featured="{}a".format,

@@ -30,7 +30,7 @@ from autotune.core.interrupt import STOP_S
 from autotune.core.measurement import Measurement, Outcome, Series
 from autotune.cpu.target import CpuTarget
 from autotune.gpu.nvidia.known_gpus import find_gpu
-from autotune.measuring.evaluator import Baseline, Finals
+from autotune.measuring.effort import Baseline, Finals
 from autotune.search import make_sampler
 from autotune.space import SearchSpace
 from autotune.store import EffortRecord

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -21,7 +22,7 @@ from records import record
 
 from autotune.cli import machine as commands
 from autotune.cli import main
-from autotune.cli.machine import VARIABLES, environment_checks, installation_checks
+from autotune.cli.machine import OTHERS, VARIABLES, environment_checks, installation_checks
 from autotune.core.check import Check, Status, attempt
 from autotune.core.errors import AutotuneError, CacheError
 from autotune.core.paths import CacheLocations
@@ -368,6 +369,7 @@ class TestEnvironment:
         """Every name in the package is in the table, and the table is in the documentation."""
         page = (ROOT / "docs" / "commands.md").read_text()
         source = "".join(path.read_text() for path in (ROOT / "autotune").rglob("*.py"))
+        assert set(re.findall(r"\bAUTOTUNE_[A-Z_]+", source)) == {*VARIABLES, *OTHERS}
         for name in VARIABLES:
             assert f"| `{name}` |" in page
             assert source.count(name) > 1

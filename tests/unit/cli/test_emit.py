@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from autotune.cli import main
 from autotune.core.errors import FamilyError
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.cuda_kernels import kernels_of
 from autotune.families.gpu.cuda_layout import WIDTH, laid_out
+from autotune.families.gpu.cuda_source import kernels_of
 from autotune.families.gpu.launch import kernel_layout
 from autotune.families.gpu.launched import check_launches
 from autotune.families.gpu.planning import Planner

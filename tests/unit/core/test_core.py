@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from autotune.core.dtypes import (
     from_typestr,
 )
 from autotune.core.errors import MissingDependencyError
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 from autotune.core.suggestions import did_you_mean, listed, must_be
 
 ROWS = DTYPES.values()

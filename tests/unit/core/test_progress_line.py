@@ -20,7 +20,7 @@ from autotune.core.configuration import Candidate, Configuration
 from autotune.core.deadline import Deadline
 from autotune.core.interrupt import SIGNALS, STOP_S, CommandSignals, Interrupt, Signalled
 from autotune.core.measurement import Outcome
-from autotune.measuring.evaluator import Baseline
+from autotune.measuring.effort import Baseline
 from autotune.search.internals import deferred_interrupt
 from autotune.tuning.progress import LOG_INTERVAL_S, Progress, ProgressLine, status
 

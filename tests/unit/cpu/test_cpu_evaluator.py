@@ -22,8 +22,7 @@ from autotune.cpu import CpuEvaluator, CpuKernel, load_kernel
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.rig import PROBE_BEST_S
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort, Work
 from autotune.measuring.timing import MIN_CALLS, Stop, time_calls, timed
 from autotune.measuring.trial import PROBE_RATIO
 from autotune.operations.problem import Gemm

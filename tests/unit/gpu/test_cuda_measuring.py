@@ -47,8 +47,7 @@ from autotune.gpu.measure.timing import (
 from autotune.gpu.nvidia import vendor as compilers
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import Compiled
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Baseline, relative_speed, silent
+from autotune.measuring.effort import Baseline, Work, relative_speed, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.rounds import MIN_ROUNDS, conclude, hold_rounds, take_turns

@@ -9,7 +9,7 @@ import pytest
 from autotune.core.errors import FamilyError, SpaceError
 from autotune.core.paths import data_dir
 from autotune.families.family import KernelFamily
-from autotune.families.gpu.cuda_kernels import kernels_of
+from autotune.families.gpu.cuda_source import kernels_of
 from autotune.families.gpu.launch import (
     Binary,
     LaunchPlan,

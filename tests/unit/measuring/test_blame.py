@@ -22,8 +22,8 @@ from autotune.cpu.identity import read_cpu
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring import backend
 from autotune.measuring.backend import Backend, Prepared
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort, Evaluator, Finals
+from autotune.measuring.effort import Effort, Finals, Work
+from autotune.measuring.evaluator import Evaluator
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,

@@ -19,7 +19,7 @@ from operation_examples import SUM
 from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
 from autotune.gpu.nvidia.known_gpus import find_gpu
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, Visit
 from autotune.measuring.rig import ClockedBench, Pace, Rig
 from autotune.measuring.timing import MARGIN, UNKNOWN, Ceiling, Stop, cpu_ceiling, gpu_ceiling

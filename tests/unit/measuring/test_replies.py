@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from msgspec import msgpack
 
 from autotune.core.measurement import Measurement, Outcome
 from autotune.distributed.mpi.messages import GpuSet, Network, RankSet
@@ -75,7 +76,7 @@ class Small:
             ),
             Compiled,
         ),
-        ({"plain": (1, 2.5, b"\n\x00", [b""], None, True)}, Any),
+        ({"plain": [1, 2.5, b"\n\x00", [b""], None, True]}, Any),
         ([Small(1, "x")], list[Small]),
     ],
 )  # fmt: skip
@@ -86,13 +87,13 @@ def test_replies_arrive_as_they_were(reply: object, form: Any) -> None:
 
 
 def test_numbers_of_numpy_and_texts_that_nobody_can_store_arrive_as_plain_ones() -> None:
-    reply = (np.float32(0.5), np.int64(3), np.bool_(True), np.float64(2.0), "a\udc80")
+    reply = (np.float32(0.5), np.int64(3), np.bool_(True), np.float64(2.0), b"\x00", "a\udc80")
     arrived = decode(encode(reply), Any)
-    assert arrived == (0.5, 3, True, 2.0, "a\\udc80")
-    assert list(map(type, arrived)) == [float, int, bool, float, str]
+    assert arrived == [0.5, 3, True, 2.0, b"\x00", "a\\udc80"]
+    assert list(map(type, arrived)) == [float, int, bool, float, bytes, str]
 
 
-@pytest.mark.parametrize("reply", [object(), np.zeros(3), {1: 2}, {"": 1}, Small, {1, 2}])
+@pytest.mark.parametrize("reply", [object(), np.zeros(3), Small, {"a": 1j}])
 def test_what_is_no_data_is_not_sent(reply: object) -> None:
     with pytest.raises(TypeError):
         encode(reply)
@@ -103,36 +104,29 @@ def test_what_is_no_data_is_not_sent(reply: object) -> None:
     [
         b"",
         b"\x80",
-        b"7",
-        b"{}",
-        b"[]",
         b"nonsense",
-        b'{"Small": {}}',
-        b'{"Small": {"number": 1}}',
-        b'{"Small": {"number": 1, "name": "x", "more": 1}}',
-        b'{"Small": {"number": true, "name": "x"}}',
-        b'{"Small": {"number": 1.0, "name": "x"}}',
-        b'{"Small": {"number": "1", "name": "x"}}',
-        b'{"Small": {"number": 1, "name": ["x"]}}',
-        b'{"Small": {"number": 1, "name": "\\udc80"}}',
-        b'{"Small": {"number": 1, "name": "x"}, "Other": {}}',
-        b'{"Other": {"number": 1, "name": "x"}}',
-        b'{"Small": {"number": ' + b"9" * 5000 + b', "name": "x"}}',
-        b"[" * 100_000,
+        b"\x91" * 100_000,  # a list of a list of a list ...
+        msgpack.encode(7),
+        msgpack.encode(["Small"]),
+        msgpack.encode([7, {"number": 1, "name": "x"}]),
+        msgpack.encode(["Other", {"number": 1, "name": "x"}]),
+        msgpack.encode(["Small", {}]),
+        msgpack.encode(["Small", [1, "x"]]),
+        msgpack.encode(["Small", {"number": 1}]),
+        msgpack.encode(["Small", {"number": True, "name": "x"}]),
+        msgpack.encode(["Small", {"number": 1.5, "name": "x"}]),
+        msgpack.encode(["Small", {"number": "1", "name": "x"}]),
+        msgpack.encode(["Small", {"number": 1, "name": ["x"]}]),
+        msgpack.encode(["Small", {"number": 1, "name": "x"}, "more"]),
+        msgpack.encode(["Small", {"number": 1, "name": "xx"}]).replace(b"xx", b"\xff\xff"),
+        msgpack.encode(["Small", {"number": 1, "name": "x"}]) + b"\x00",
         pickle.dumps(Small(1, "x")),
     ],
 )
-@pytest.mark.parametrize("form", [Small, Small | Network])
+@pytest.mark.parametrize("form", [Small, Small | Network, Network | int])
 def test_anything_else_is_refused(content: bytes, form: Any) -> None:
     with pytest.raises(ReplyError):
         decode(content, form)
-
-
-@pytest.mark.parametrize("place", ["[0, 9]", "[-1, 1]", "[0, -1]", "[0]", "7"])
-def test_bytes_lie_within_the_message(place: str) -> None:
-    content = b'{"": %s}\nabc' % place.encode()
-    with pytest.raises(ReplyError):
-        decode(content, bytes)
 
 
 EVALUATE = Evaluate(Vendor("", 1, {}), "ieee", None, 0.1)

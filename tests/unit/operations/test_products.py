@@ -19,8 +19,7 @@ from autotune.core.paths import CacheLocations
 from autotune.cpu import CpuEvaluator
 from autotune.families.family import KernelFamily
 from autotune.families.program_cache import ProgramCache
-from autotune.measuring.effort import Work
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort, Work
 from autotune.operations.formula import Formula
 from autotune.operations.problem import GEMM, Product
 from autotune.targets.families import find_operation, load_families

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import environment
 import experiment_plots
@@ -21,7 +22,7 @@ import pytest
 import search_efficiency
 from pages import Results, Run, faults, read_runs
 
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 
 ROOT = Path(__file__).parents[3]
 

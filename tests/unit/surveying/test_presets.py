@@ -17,7 +17,7 @@ from autotune import Gemm, load, tune
 from autotune.cli.presets import _Display, _preset_text, _use_lines
 from autotune.cli.terminal import drawn
 from autotune.core.errors import InputError, UnknownNameError
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.operations.problem import GEMM
 from autotune.store import BaselineRecord, TuningCache
 from autotune.surveying import preset_run

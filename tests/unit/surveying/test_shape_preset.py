@@ -16,7 +16,7 @@ from autotune.core.configuration import Candidate
 from autotune.core.errors import InputError
 from autotune.core.limits import CpuLimits
 from autotune.families.gpu.planning import Planner
-from autotune.measuring.evaluator import Effort
+from autotune.measuring.effort import Effort
 from autotune.surveying import preset_run
 from autotune.surveying.pool import worth_knowing
 from autotune.surveying.preset_run import PresetStatus, run_preset

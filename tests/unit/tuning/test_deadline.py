@@ -21,7 +21,7 @@ from autotune.core.measurement import Measurement, Outcome
 from autotune.core.pace import CLOSING_S, FEW_TRIALS, LEAST_SHARE, VERIFICATIONS, Pace
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.target import CpuTarget
-from autotune.measuring.evaluator import Baseline, Effort, Finals, silent
+from autotune.measuring.effort import Baseline, Effort, Finals, silent
 from autotune.measuring.messages import Series
 from autotune.measuring.rounds import hold_rounds, take_turns
 from autotune.search.storage import open_storage
@@ -34,7 +34,7 @@ from autotune.tuning.settings import Run
 
 if TYPE_CHECKING:
     from autotune.core.configuration import Candidate
-    from autotune.measuring.evaluator import Report
+    from autotune.measuring.effort import Report
     from autotune.tuning.progress import Progress
 
 

@@ -8,6 +8,7 @@ import math
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -15,7 +16,7 @@ import threadpoolctl
 
 from autotune.core.errors import AutotuneError, CompileError
 from autotune.core.measurement import Measurement, Outcome
-from autotune.core.statistics import median, median_interval
+from autotune.core.statistics import median_interval
 from autotune.cpu.baseline import numpy_blas, numpy_vendor
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.loading import MakePlan, load_product, load_program
