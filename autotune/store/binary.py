@@ -3,56 +3,20 @@
 import hashlib
 import math
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
-from autotune.core.checks import AnyLine, Identifier, Line, Sha256, Whole, checked, wrong
+from autotune.core.checks import AnyLine, Count, Line, Sha256, Whole, checked, wrong
 from autotune.core.errors import InputError
 from autotune.families.gpu.launch import (
     Binary,
     LaunchPlan,
     LaunchStep,
     MappedOperand,
-    MappedRegion,
 )
 
 _THREADS_LIMIT = 1024
-
-Count: TypeAlias = Annotated[int, Meta(ge=1, lt=2**31)]
-
-
-class _Step(Struct):
-    # The name is looked up in the binary, and stands in the text of exported programs.
-    kernel: Identifier
-    grid: tuple[Count, Count, Count]
-    block: tuple[Count, Count, Count]
-    shared_bytes: Whole
-    cluster: tuple[Count, Count, Count] = (1, 1, 1)
-    dependent: bool = False
-    cooperative: bool = False
-
-
-class _Region(Struct):
-    dtype: Line
-    offset: Whole
-    rows: Count
-    columns: Count
-    leading: Count
-
-
-class _Map(Struct):
-    operand: Line
-    transposed: bool
-    box: tuple[Count, Count]
-    swizzle: Whole
-    rounded: AnyLine
-    region: _Region | None = None
-
-    @property
-    def operand_map(self) -> MappedOperand:
-        region = None if self.region is None else MappedRegion(**structs.asdict(self.region))
-        return MappedOperand(**{**structs.asdict(self), "region": region})
 
 
 class _Document(Struct, kw_only=True):
@@ -65,8 +29,8 @@ class _Document(Struct, kw_only=True):
     workspace_bytes: Whole | None
     runtime: Annotated[tuple[Whole, ...], Meta(max_length=16)] = ()
     zeroed_bytes: Whole = 0
-    steps: Annotated[tuple[_Step, ...], Meta(min_length=1, max_length=16)]
-    maps: Annotated[tuple[_Map, ...], Meta(max_length=8)] = ()
+    steps: Annotated[tuple[LaunchStep, ...], Meta(min_length=1, max_length=16)]
+    maps: Annotated[tuple[MappedOperand, ...], Meta(max_length=8)] = ()
     layout: AnyLine | None = None
 
 
@@ -150,10 +114,10 @@ class BinaryRecord:
             raise wrong("$.binary.zeroed_bytes", rule, read.zeroed_bytes)
         launch = LaunchPlan(
             sizes=read.sizes,
-            steps=tuple(LaunchStep(**structs.asdict(each)) for each in read.steps),
+            steps=read.steps,
             workspace_bytes=read.workspace_bytes,
             runtime=read.runtime,
             zeroed_bytes=read.zeroed_bytes,
-            maps=tuple(each.operand_map for each in read.maps),
+            maps=read.maps,
         )
         return cls(read.digest, read.architecture, launch, read.support, read.layout)

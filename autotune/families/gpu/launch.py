@@ -1,4 +1,7 @@
-"""Launch plans of candidates, for some sizes, and the binary that is launched."""
+"""Launch plans of candidates, for some sizes, and the binary that is launched.
+
+Records hold them as well: types say what is accepted of one that was read.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from autotune.core.checks import AnyLine, Count, Identifier, Line, Whole
+
 if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
 
-Extents: TypeAlias = tuple[int, int, int]
+Extents: TypeAlias = tuple[Count, Count, Count]
 
 ROW_BYTES = 16
 """Tensor maps are of matrices whose address and distance of rows are whole numbers of that, and
@@ -32,10 +37,10 @@ class LaunchStep:
             device cannot hold at once.
     """
 
-    kernel: str
+    kernel: Identifier
     grid: Extents
     block: Extents
-    shared_bytes: int = 0
+    shared_bytes: Whole = 0
     cluster: Extents = (1, 1, 1)
     dependent: bool = False
     cooperative: bool = False
@@ -58,11 +63,11 @@ class MappedRegion:
         leading: elements from one row to the next.
     """
 
-    dtype: str
-    offset: int
-    rows: int
-    columns: int
-    leading: int
+    dtype: Line
+    offset: Whole
+    rows: Count
+    columns: Count
+    leading: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +83,11 @@ class MappedOperand:
         region: where it lies in the workspace; None for an operand.
     """
 
-    operand: str
+    operand: Line
     transposed: bool
-    box: tuple[int, int]
-    swizzle: int = 0
-    rounded: str = ""
+    box: tuple[Count, Count]
+    swizzle: Whole = 0
+    rounded: AnyLine = ""
     region: MappedRegion | None = None
 
 
