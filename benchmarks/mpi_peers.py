@@ -36,7 +36,7 @@ from autotune.cpu.kernel import CpuKernel
 from autotune.cpu.target import CpuTarget
 from autotune.distributed.mpi.loading import choose_local
 from autotune.distributed.mpi.processes import find_mpiexec, launch_command
-from autotune.distributed.mpi.ranks.rig import timed_together
+from autotune.distributed.mpi.ranks.harness import timed_together
 from autotune.distributed.mpi.ranks.world import under_mpiexec
 from autotune.distributed.mpi.target import MpiTarget
 from autotune.families.modules import load_module

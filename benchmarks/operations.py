@@ -24,7 +24,7 @@ import numpy as np
 
 from autotune import find_operation, load, tune
 from autotune.core.errors import TuningFailedError
-from autotune.cpu.rig import SETTLE_S
+from autotune.cpu.harness import SETTLE_S
 
 FOLDER = Path(__file__).parents[1] / "examples" / "operations"
 SHAPES: Mapping[str, tuple[str, ...]] = {

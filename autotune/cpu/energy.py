@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.measuring.rig import EnergyObserver
+from autotune.measuring.harness import EnergyObserver
 
 _FOLDER = Path("/sys/class/powercap")
 

@@ -13,8 +13,8 @@ from autotune.cpu.baseline import BRIEF_SPIN
 from autotune.cpu.compiling import Compiled, compile_worker, is_compiled
 from autotune.cpu.direct import write_call
 from autotune.cpu.energy import energy_observer
+from autotune.cpu.harness import CasedProgram, host_cases, measurement_worker, shrunk
 from autotune.cpu.kernel import CpuProgram, write_program
-from autotune.cpu.rig import CasedProgram, host_cases, measurement_worker, shrunk
 from autotune.families.gpu.planning import Planner
 from autotune.measuring.backend import (
     Prepared,

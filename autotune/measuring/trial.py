@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from autotune.measuring.effort import Effort
-    from autotune.measuring.rig import Bench, Loaded, Observer, Rig
+    from autotune.measuring.harness import Bench, Harness, Loaded, Observer
     from autotune.operations.verification import Verdict
 
 BRIEF_S = 0.05
@@ -131,7 +131,7 @@ class Trials:
     """Answers requests about programs for one problem.
 
     Args:
-        rig: loads them, calls them and judges what they leave.
+        harness: loads them, calls them and judges what they leave.
         effort: how long and how exactly to measure.
         observers: read beside timed calls.
         watchers: read beside calls without a pause.
@@ -142,12 +142,12 @@ class Trials:
 
     def __init__(
         self,
-        rig: Rig,
+        harness: Harness,
         effort: Effort,
         observers: Sequence[Observer] = (),
         watchers: Sequence[Observer] = (),
     ) -> None:
-        self._rig = rig
+        self._harness = harness
         self._effort = effort
         self._observers = observers
         self._vendors: dict[str, float | None] = {}
@@ -157,7 +157,7 @@ class Trials:
         """Do what is asked.
 
         Raises:
-            Exception: whatever the rig does not hold against the program.
+            Exception: whatever the harness does not hold against the program.
         """
         try:
             match request:
@@ -168,22 +168,22 @@ class Trials:
                 case Confirm():
                     return self._confirm(request)
                 case Redraw():
-                    self._rig.redraw(request.seed)
+                    self._harness.redraw(request.seed)
                     return None
                 case DescribeBaseline():
-                    return self._rig.vendors()
-        except Exception as error:  # whose fault it is, the rig knows
-            failed = self._rig.failure(error)
+                    return self._harness.vendors()
+        except Exception as error:  # whose fault it is, the harness knows
+            failed = self._harness.failure(error)
             if failed is None:
                 raise
             return failed
 
     def _evaluate(self, request: Evaluate) -> Evaluated:
         Trials._begun += 1
-        deadline = self._rig.now() + PATIENCE * self._effort.timeout_s
+        deadline = self._harness.now() + PATIENCE * self._effort.timeout_s
         race = Race(request.best_s, self._effort.abandon_ratio)
         standing = _Standing(request.accuracy)
-        with self._rig.load(request.program, keep=False) as loaded:
+        with self._harness.load(request.program, keep=False) as loaded:
             if settled := self._verify(loaded, standing) or self._probe(loaded, race, standing):
                 return settled
             with loaded.problem() as bench:
@@ -209,7 +209,7 @@ class Trials:
             return wrong
         estimates: list[float] = []
         # A run that something else interrupts is as slow as a hopeless one.
-        for _ in range(self._rig.pace.runs):
+        for _ in range(self._harness.pace.runs):
             estimates.append(probe.bench.again() * probe.scale)
             if estimates[-1] <= PROBE_RATIO * race.best_s:
                 return None
@@ -230,7 +230,7 @@ class Trials:
         if race.lost(times):
             return _abandoned(times, standing, race.reason(times))
         expected_s = bench.again() if first_s < BRIEF_S else first_s
-        left_s = max(0.0, deadline - self._rig.now() - first_s)
+        left_s = max(0.0, deadline - self._harness.now() - first_s)
         stop = Stop(request.budget_s, self._effort.interval, left_s, race.behind)
         if left_s or self._observers:
             series = _observed(bench, expected_s, stop, self._observers)
@@ -270,7 +270,7 @@ class Trials:
         It may also have had to wait for memory to be allocated and code to be loaded: that takes
         a hundred times as long as a kernel of some microseconds.
         """
-        pace, times = self._rig.pace, [first_s]
+        pace, times = self._harness.pace, [first_s]
         if first_s > max(pace.hopeless * race.limit_s, BRIEF_S):
             return times
         long = first_s * (pace.runs - 1) >= self._effort.budget_s
@@ -283,9 +283,9 @@ class Trials:
         program = request.program
         with contextlib.ExitStack() as opened:
             if isinstance(program, Vendor):
-                bench = opened.enter_context(self._rig.vendor(program))
+                bench = opened.enter_context(self._harness.vendor(program))
             else:
-                loaded = opened.enter_context(self._rig.load(program, keep=True))
+                loaded = opened.enter_context(self._harness.load(program, keep=True))
                 bench = opened.enter_context(loaded.problem())
             bench.turn()
             first_s = bench.settle()
@@ -320,8 +320,8 @@ class Trials:
 
         Whoever was here before may have changed the clock.
         """
-        ceiling = self._rig.ceiling
-        least_s = ceiling.least_s(self._rig.problem, accuracy)
+        ceiling = self._harness.ceiling
+        least_s = ceiling.least_s(self._harness.problem, accuracy)
         if not series.median_s < least_s:  # NaN where another rank has the time
             return None
         reason = ceiling.told(series.median_s, least_s, accuracy)
@@ -334,14 +334,14 @@ class Trials:
     def _confirm(self, request: Confirm) -> Evaluated:
         """Verify again, every case and then as many calls as there is time for."""
         standing, calls = _Standing(request.accuracy), 0
-        with self._rig.load(request.program, keep=True) as loaded:
+        with self._harness.load(request.program, keep=True) as loaded:
             if wrong := self._verify(loaded, standing, _AT_THE_END):
                 return wrong
             with loaded.problem() as bench:
                 for part in range(1, bench.contents + 1):
                     bench.turn()
-                    until = self._rig.now() + request.budget_s / bench.contents
-                    while calls < part or self._rig.now() < until:
+                    until = self._harness.now() + request.budget_s / bench.contents
+                    while calls < part or self._harness.now() < until:
                         bench.once()
                         calls += 1
                         last = bench.judge_last(standing.accuracy)

@@ -12,7 +12,7 @@ from test_evaluator import EvaluatorConformance
 
 from autotune.core.configuration import Candidate, Configuration
 from autotune.distributed.hybrid.baseline import Library
-from autotune.distributed.hybrid.rig import HybridEvaluator, HybridRig, Setup
+from autotune.distributed.hybrid.harness import HybridEvaluator, HybridHarness, Setup
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.machine import LocalKernel
 from autotune.families.program_cache import ProgramCache
@@ -135,7 +135,7 @@ def numpy_worker(setup: Setup, problem: Gemm) -> Subjects:
         return Library("NumPy", functools.partial(np.matmul, check.a, check.b, out=check.c))
 
     def measuring(subject: Gemm) -> Trials:
-        return Trials(HybridRig(subject, setup, machine, library), setup.effort)
+        return Trials(HybridHarness(subject, setup, machine, library), setup.effort)
 
     return Subjects(measuring, problem, weigh=lambda each: 1, limit=1)
 

@@ -12,9 +12,9 @@ from test_hybrid_evaluator import suspects, suspects_evaluator
 from autotune import Gemm, load, tune
 from autotune.core.errors import OperandError
 from autotune.core.limits import HybridLimits
+from autotune.distributed.hybrid.harness import measurement_worker
 from autotune.distributed.hybrid.kernel import HybridKernel, choose_local
 from autotune.distributed.hybrid.machine import HybridProgram, machine_with, make_plan
-from autotune.distributed.hybrid.rig import measurement_worker
 from autotune.distributed.hybrid.target import HybridTarget
 from autotune.distributed.machine import GpuMachine, LocalKernel
 from autotune.families.program_cache import ProgramCache

@@ -59,10 +59,10 @@ def test_configurations_are_verified_and_timed(
     candidates = [Candidate(name, space[int(row)]) for row in rows]
     with GpuEvaluator(
         Work(problem, {name: family}, gpu, programs, effort=QUICK, workers=2)
-    ) as rig:
-        rig.prepare(candidates)
+    ) as harness:
+        harness.prepare(candidates)
         for candidate in candidates:
-            measurement = rig.evaluate(candidate, None)
+            measurement = harness.evaluate(candidate, None)
             # What spills is not run; whatever is run is right.
             rejected = measurement.outcome is Outcome.REJECTED
             assert measurement.ok or rejected, f"{measurement.reason}: {candidate}"

@@ -12,7 +12,7 @@ import pytest
 from mpiexec import run_ranks
 from numpy.typing import NDArray
 
-from autotune.distributed.mpi.ranks.rig import time_together
+from autotune.distributed.mpi.ranks.harness import time_together
 from autotune.measuring.timing import MIN_SPAN_S, Stop
 
 SCRIPT = """
@@ -73,7 +73,7 @@ def test_what_a_rank_must_not_do_is_told_on_all(ranks: int) -> None:
 TIMING = """
 import json, time
 from mpi4py import MPI
-from autotune.distributed.mpi.ranks.rig import RankBench, timed_together, time_together
+from autotune.distributed.mpi.ranks.harness import RankBench, timed_together, time_together
 from autotune.measuring.timing import Stop
 comm = MPI.COMM_WORLD
 lengths = 0.0, 0.02, 0.04

@@ -18,7 +18,7 @@ from autotune.distributed.mpi import loading
 from autotune.distributed.mpi.gpu import cuda
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.messages import GpuProduct, MpiProgram, Setup
-from autotune.distributed.mpi.ranks import meeting, rig
+from autotune.distributed.mpi.ranks import harness, meeting
 from autotune.families.rendering import Source
 from autotune.measuring.effort import Effort
 from autotune.measuring.messages import Vendor
@@ -67,9 +67,9 @@ class Loaded:
         self.closed = True
 
 
-def a_rig(folder: Path, comm: Comm) -> rig.MpiRig:
+def a_harness(folder: Path, comm: Comm) -> harness.MpiHarness:
     setup = Setup(Gemm(2, 2, 2), Effort(), folder, True, 0, alone=PRODUCT, gpu="H200")
-    return rig.MpiRig(comm, setup)  # type: ignore[arg-type]
+    return harness.MpiHarness(comm, setup)  # type: ignore[arg-type]
 
 
 def test_ranks_take_gpus_together_before_what_may_go_wrong_on_one(
@@ -101,8 +101,8 @@ def test_what_another_rank_cannot_load_is_given_back(
 ) -> None:
     loaded = Loaded()
     load_by(monkeypatch, lambda *_: loaded)
-    with contextlib.ExitStack() as opened, pytest.raises(rig.NotLoadedError, match="no space"):
-        opened.enter_context(opening(what, a_rig(tmp_path, Comm(CacheError("no space")))))
+    with contextlib.ExitStack() as opened, pytest.raises(harness.NotLoadedError, match="no space"):
+        opened.enter_context(opening(what, a_harness(tmp_path, Comm(CacheError("no space")))))
     assert loaded.closed
 
 
@@ -114,8 +114,11 @@ def test_what_one_rank_cannot_load_none_loads(
         raise LaunchError("out of memory")
 
     load_by(monkeypatch, refuse)
-    with contextlib.ExitStack() as opened, pytest.raises(rig.NotLoadedError, match="of memory"):
-        opened.enter_context(opening(what, a_rig(tmp_path, Comm())))
+    with (
+        contextlib.ExitStack() as opened,
+        pytest.raises(harness.NotLoadedError, match="of memory"),
+    ):
+        opened.enter_context(opening(what, a_harness(tmp_path, Comm())))
 
 
 @pytest.mark.parametrize("what", ["program", "vendor"])
@@ -124,17 +127,17 @@ def test_candidates_leave_no_code_behind(
 ) -> None:
     loaded = Loaded()
     load_by(monkeypatch, lambda *_: loaded)
-    with opening(what, a_rig(tmp_path, Comm())):
+    with opening(what, a_harness(tmp_path, Comm())):
         assert not loaded.closed
     assert loaded.closed
 
 
 def load_by(monkeypatch: pytest.MonkeyPatch, loads: Callable[..., object]) -> None:
     for name in ("load_program", "load_product"):
-        monkeypatch.setattr(rig, name, loads)
+        monkeypatch.setattr(harness, name, loads)
 
 
-def opening(what: str, on: rig.MpiRig) -> contextlib.AbstractContextManager[object]:
+def opening(what: str, on: harness.MpiHarness) -> contextlib.AbstractContextManager[object]:
     return on.vendor(Vendor("alone", 1, {})) if what == "vendor" else on.load(PROGRAM, keep=False)
 
 

@@ -192,8 +192,8 @@ class HybridTarget(Target):
 
     def evaluator(self, work: Work, beside: Evaluator | None = None) -> Evaluator:
         """One process that owns the GPUs, whatever else is open beside it."""
+        from autotune.distributed.hybrid.harness import HybridEvaluator
         from autotune.distributed.hybrid.kernel import choose_local
-        from autotune.distributed.hybrid.rig import HybridEvaluator
         from autotune.gpu.driver import driver
 
         work.device.check_here()

@@ -25,8 +25,8 @@ from autotune.gpu.measure.support import Support
 from autotune.gpu.measure.timing import HungError, Stopwatch
 from autotune.gpu.measure.watching import GpuWatch
 from autotune.gpu.vendor import BlasError, blas_name
+from autotune.measuring.harness import OTHER_CONTENTS, DrawnCases, Pace, device_cases
 from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.rig import OTHER_CONTENTS, DrawnCases, Pace, device_cases
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.timing import gpu_ceiling
 from autotune.measuring.trial import PATIENCE, Trials
@@ -140,7 +140,7 @@ class KeptCases:
 
 
 class GpuHarness:
-    """The operands of a problem on the device; see `autotune.measuring.rig.Rig`.
+    """The operands of a problem on the device; see `autotune.measuring.harness.Harness`.
 
     Arguments are those of `measurement_worker`, and what harnesses of one process share.
     """

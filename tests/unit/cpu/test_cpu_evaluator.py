@@ -19,8 +19,8 @@ from autotune.core.errors import CompileError, FamilyError
 from autotune.core.limits import CpuLimits
 from autotune.core.measurement import Outcome
 from autotune.cpu import CpuEvaluator, CpuKernel, load_kernel
+from autotune.cpu.harness import PROBE_BEST_S
 from autotune.cpu.identity import read_cpu
-from autotune.cpu.rig import PROBE_BEST_S
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.effort import Effort, Work
 from autotune.measuring.timing import MIN_CALLS, Stop, time_calls, timed

@@ -27,8 +27,8 @@ from autotune.core.errors import (
 )
 from autotune.core.limits import GpuLimits
 from autotune.core.paths import CacheLocations
+from autotune.distributed.hybrid.harness import PlacedCheck
 from autotune.distributed.hybrid.kernel import HybridCall
-from autotune.distributed.hybrid.rig import PlacedCheck
 from autotune.distributed.hybrid.target import HybridTarget, check_alike
 from autotune.distributed.machine import nearest_valid
 from autotune.families.gpu.planning import Planner

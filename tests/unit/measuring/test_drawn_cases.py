@@ -9,7 +9,7 @@ from example_kernels import NAMES, kernel, module
 
 from autotune import Gemm
 from autotune.core.errors import InputError
-from autotune.measuring.rig import DEVICE_PRODUCTS, DRAWING_S, DrawnCases, device_cases
+from autotune.measuring.harness import DEVICE_PRODUCTS, DRAWING_S, DrawnCases, device_cases
 from autotune.operations.cases import Case, cases_of
 from autotune.operations.problem import Problem
 

@@ -20,12 +20,13 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
 from autotune.core.file_lock import Turns
 from autotune.core.measurement import Measurement, Outcome, Series
+from autotune.cpu.harness import CpuHarness
 from autotune.cpu.identity import read_cpu
-from autotune.cpu.rig import CpuRig
 from autotune.families.program_cache import ProgramCache
 from autotune.measuring.backend import Prepared
 from autotune.measuring.effort import Effort
 from autotune.measuring.evaluator import LIBRARY_S, LIBRARY_SHARE, Evaluator
+from autotune.measuring.harness import Pace
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -36,7 +37,6 @@ from autotune.measuring.messages import (
     Visit,
 )
 from autotune.measuring.processes import Failure, FailureKind
-from autotune.measuring.rig import Pace
 from autotune.measuring.timing import UNKNOWN, Stop, time_calls
 from autotune.measuring.trial import Trials
 from autotune.operations.verification import Verdict
@@ -173,7 +173,7 @@ def test_a_slow_library_takes_no_turns_of_finals(
 
 
 class LongCalls:
-    """A rig, a program and its operands in one, in a time of its own, whose calls are long."""
+    """A harness, a program and its operands in one, in a time of its own, whose calls are long."""
 
     problem, contents, pace, ceiling = Gemm(8, 8, 8), 2, Pace(), UNKNOWN
 
@@ -214,13 +214,13 @@ class LongCalls:
 
 @pytest.mark.parametrize("call_s", [1e-3, 0.2, 2.0, 4.0, 5.0, 6.5])
 def test_a_trial_of_long_calls_ends_before_it_is_killed(call_s: float) -> None:
-    rig = LongCalls(call_s)
-    reply = Trials(cast("Any", rig), Effort())(Evaluate(PROGRAM, "ieee", None, 0.3, 0))
+    harness = LongCalls(call_s)
+    reply = Trials(cast("Any", harness), Effort())(Evaluate(PROGRAM, "ieee", None, 0.3, 0))
     assert isinstance(reply, Evaluated)
     assert reply.measurement.ok
     assert reply.measurement.median_s == pytest.approx(call_s)
-    assert rig.now_s < TIMEOUT_S == Effort().timeout_s
-    assert rig.judged == 4  # before it is timed, after, and twice once operands have changed
+    assert harness.now_s < TIMEOUT_S == Effort().timeout_s
+    assert harness.judged == 4  # before it is timed, after, and twice once operands have changed
 
 
 @pytest.mark.parametrize("left_s", [17.0, 30.0, 100.0])
@@ -244,9 +244,9 @@ def test_numpy_tells_about_how_long_it_takes(
     own = kernel(module("softmax"), "cpu")
     problem = own.problem(**dict.fromkeys(own.operation.sizes, 64))
     seconds = itertools.count(0.0, 8.0)
-    monkeypatch.setattr(CpuRig, "now", lambda rig: next(seconds))
+    monkeypatch.setattr(CpuHarness, "now", lambda harness: next(seconds))
     programs = ProgramCache(tmp_path)
-    (vendor,) = CpuRig(problem, programs, 1, 0).vendors()
+    (vendor,) = CpuHarness(problem, programs, 1, 0).vendors()
     assert vendor.about_s == 2.0
-    (vendor,) = CpuRig(Gemm(8, 8, 8), programs, 1, 0).vendors()
+    (vendor,) = CpuHarness(Gemm(8, 8, 8), programs, 1, 0).vendors()
     assert vendor.about_s == 0.0

@@ -25,6 +25,7 @@ from autotune.cpu.identity import read_cpu
 from autotune.gpu.measure.timing import time_batches
 from autotune.measuring.effort import Effort
 from autotune.measuring.evaluator import Evaluator
+from autotune.measuring.harness import FIRST_RUNS, EnergyObserver, Harness, Pace
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -34,7 +35,6 @@ from autotune.measuring.messages import (
     Vendor,
     Visit,
 )
-from autotune.measuring.rig import FIRST_RUNS, EnergyObserver, Pace, Rig
 from autotune.measuring.rounds import conclude
 from autotune.measuring.timing import UNKNOWN, Stop, time_calls
 from autotune.measuring.trial import BEHIND_SHARE, BRIEF_S, Race, Trials
@@ -211,11 +211,11 @@ def test_counters_of_packages_are_added_and_wrap_around(tmp_path: Path) -> None:
     assert energy_observer(tmp_path / "nowhere") is None
 
 
-PROGRAM = cast(Program, None)  # the rig below looks at none
+PROGRAM = cast(Program, None)  # the harness below looks at none
 
 
 class Steady:
-    """A rig, a loaded program and its operands in one: the first call takes longer than the rest.
+    """A harness, a loaded program and its operands in one: the first call takes longer than others.
 
     Args:
         first_s: seconds of the first call.
@@ -268,8 +268,8 @@ class Steady:
         return {}
 
 
-def evaluated(rig: Steady, best_s: float | None) -> Evaluated:
-    reply = Trials(cast(Rig, rig), Effort())(Evaluate(PROGRAM, "ieee", best_s, 0.3))
+def evaluated(harness: Steady, best_s: float | None) -> Evaluated:
+    reply = Trials(cast(Harness, harness), Effort())(Evaluate(PROGRAM, "ieee", best_s, 0.3))
     assert isinstance(reply, Evaluated)
     return reply
 
@@ -289,9 +289,9 @@ def test_a_slow_program_is_abandoned_by_what_follows_its_first_call() -> None:
 
 
 def test_a_long_first_call_settles_a_hopeless_program() -> None:
-    rig = Steady(2 * BRIEF_S, 2 * BRIEF_S)
-    told = evaluated(rig, best_s=BRIEF_S / 100).measurement
-    assert (told.outcome, told.repeats, rig.calls) == (Outcome.ABANDONED, 1, 1)
+    harness = Steady(2 * BRIEF_S, 2 * BRIEF_S)
+    told = evaluated(harness, best_s=BRIEF_S / 100).measurement
+    assert (told.outcome, told.repeats, harness.calls) == (Outcome.ABANDONED, 1, 1)
 
 
 def test_without_a_best_nobody_is_abandoned() -> None:

@@ -20,8 +20,8 @@ from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.effort import Effort
+from autotune.measuring.harness import ClockedBench, Harness, Pace
 from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, Visit
-from autotune.measuring.rig import ClockedBench, Pace, Rig
 from autotune.measuring.timing import MARGIN, UNKNOWN, Ceiling, Stop, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials
 from autotune.operations import verification
@@ -106,8 +106,8 @@ def tires(check: Check, call: Call) -> Call:
     return cheating
 
 
-class HostRig:
-    """A rig, and a loaded program in one, that calls NumPy or a cheat."""
+class HostHarness:
+    """A harness, and a loaded program in one, that calls NumPy or a cheat."""
 
     pace = Pace()
     ceiling = UNKNOWN
@@ -145,9 +145,9 @@ class HostRig:
         return None
 
 
-def evaluated(rig: HostRig) -> Evaluated:
+def evaluated(harness: HostHarness) -> Evaluated:
     request = Evaluate(cast(Program, None), "ieee", None, 0.02)
-    reply = Trials(cast(Rig, rig), Effort())(request)
+    reply = Trials(cast(Harness, harness), Effort())(request)
     assert isinstance(reply, Evaluated)
     return reply
 
@@ -156,24 +156,24 @@ def evaluated(rig: HostRig) -> Evaluated:
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
 def test_a_right_kernel_is_not_disturbed(dtype: str, layout: str) -> None:
     problem = Gemm(24, 30, 20, dtype, layout=layout)
-    rig = HostRig(honest, problem)
-    before = [each.copy() for each in rig.check.operands[:2]]
+    harness = HostHarness(honest, problem)
+    before = [each.copy() for each in harness.check.operands[:2]]
     for _ in range(5):
-        rig.bench.once()
-        rig.bench.series(1e-5, Stop(0.02, 0.02, 1.0))
-        assert rig.bench.judge_last("ieee").right
-    for now, then in zip(rig.check.operands, before, strict=False):
+        harness.bench.once()
+        harness.bench.series(1e-5, Stop(0.02, 0.02, 1.0))
+        assert harness.bench.judge_last("ieee").right
+    for now, then in zip(harness.check.operands, before, strict=False):
         np.testing.assert_array_equal(now, then)
 
 
 @pytest.mark.parametrize("cheat", [samples, by_time, keeps_a_factor, remembers, tires])
 def test_a_search_finds_who_computes_now_and_then(cheat: Cheat) -> None:
-    measurement = evaluated(HostRig(cheat)).measurement
+    measurement = evaluated(HostHarness(cheat)).measurement
     assert measurement.outcome is Outcome.WRONG_RESULT
     # On a busy machine there may be few looks at timed calls; the last one finds it as well.
     late = cheat is tires and measurement.reason.endswith("once operands had changed")
     assert late or CHEATS.search(measurement.reason), measurement.reason
-    assert evaluated(HostRig(honest)).measurement.outcome is Outcome.OK
+    assert evaluated(HostHarness(honest)).measurement.outcome is Outcome.OK
 
 
 def test_an_error_that_is_no_programs_is_raised() -> None:
@@ -181,23 +181,23 @@ def test_an_error_that_is_no_programs_is_raised() -> None:
         return lambda: 1 // 0
 
     with pytest.raises(ZeroDivisionError):
-        evaluated(HostRig(broken))
+        evaluated(HostHarness(broken))
 
 
 @pytest.mark.parametrize("request_type", [Evaluate, Confirm])
 def test_the_error_that_is_told_is_the_largest_that_was_seen(request_type: type) -> None:
-    rig, seen = HostRig(honest), []
-    judge = rig.bench.judge_last
+    harness, seen = HostHarness(honest), []
+    judge = harness.bench.judge_last
 
     def watched(accuracy: str) -> Any:
         verdict = judge(accuracy)
         seen.append(verdict.error)
         return verdict
 
-    rig.bench.judge_last = watched  # type: ignore[method-assign]
+    harness.bench.judge_last = watched  # type: ignore[method-assign]
     best = {"best_s": None} if request_type is Evaluate else {}
     request = request_type(program=None, accuracy="ieee", budget_s=0.02, **best)
-    reply = Trials(cast(Rig, rig), Effort())(request)
+    reply = Trials(cast(Harness, harness), Effort())(request)
     assert isinstance(reply, Evaluated)
     assert 0.0 < max(seen) < 1.0
     assert reply.measurement.error == max(seen)
@@ -207,30 +207,30 @@ def test_the_error_that_is_told_is_the_largest_that_was_seen(request_type: type)
 
 @pytest.mark.parametrize("cheat", [remembers, tires])
 def test_no_output_is_prepared_before_the_first_look_at_changed_operands(cheat: Cheat) -> None:
-    measurement = evaluated(HostRig(cheat, poked=False)).measurement
+    measurement = evaluated(HostHarness(cheat, poked=False)).measurement
     assert measurement.outcome is Outcome.WRONG_RESULT
     assert measurement.reason.endswith("once operands had changed")
 
 
 @pytest.mark.parametrize("cheat", [samples, by_time])
 def test_so_do_the_finals(cheat: Cheat) -> None:
-    rig = HostRig(cheat)
-    reply = Trials(cast(Rig, rig), Effort())(Visit(cast(Program, None), "ieee", 0.02))
+    harness = HostHarness(cheat)
+    reply = Trials(cast(Harness, harness), Effort())(Visit(cast(Program, None), "ieee", 0.02))
     assert isinstance(reply, Evaluated)
     assert CHEATS.search(reply.measurement.reason)
 
 
 @pytest.mark.parametrize("cheat", [samples, by_time])
 def test_outputs_of_other_operations_follow_the_reference(cheat: Cheat) -> None:
-    assert evaluated(HostRig(honest, SUM.at((9, 30)))).measurement.ok
-    told = evaluated(HostRig(cheat, SUM.at((9, 30)))).measurement.reason
+    assert evaluated(HostHarness(honest, SUM.at((9, 30)))).measurement.ok
+    told = evaluated(HostHarness(cheat, SUM.at((9, 30)))).measurement.reason
     assert re.search(r"y\[.*\] stays .*, expected .*, once [xz]\[.*\] has changed", told)
 
 
 def test_where_no_reference_is_run_they_lose_an_element(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verification, "CHANGING_S", 0.0)
-    assert evaluated(HostRig(honest, SUM.at((9, 30)))).measurement.ok
-    told = evaluated(HostRig(by_time, SUM.at((9, 30)))).measurement.reason
+    assert evaluated(HostHarness(honest, SUM.at((9, 30)))).measurement.ok
+    told = evaluated(HostHarness(by_time, SUM.at((9, 30)))).measurement.reason
     assert re.search(r"left y\[\d+, \d+\] unwritten in a timed call", told)
 
 
@@ -429,14 +429,14 @@ def test_what_is_told_has_the_units_of_data_sheets() -> None:
 
 
 def test_such_a_trial_has_an_outcome_of_its_own() -> None:
-    rig = HostRig(honest)
-    rig.ceiling = Ceiling(1.0, 1.0)
-    reply = evaluated(rig)
+    harness = HostHarness(honest)
+    harness.ceiling = Ceiling(1.0, 1.0)
+    reply = evaluated(harness)
     assert reply.measurement.outcome is Outcome.IMPLAUSIBLE
     assert reply.measurement.median_s is None
     assert reply.lost
     assert "us a call, where no kernel takes less than" in reply.measurement.reason
-    visited = Trials(rig, rig.effort)(Visit(None, "ieee", 0.02))  # type: ignore[arg-type]
+    visited = Trials(harness, harness.effort)(Visit(None, "ieee", 0.02))  # type: ignore[arg-type]
     assert visited.measurement.outcome is Outcome.IMPLAUSIBLE  # type: ignore[union-attr]
-    rig.ceiling = UNKNOWN
-    assert evaluated(rig).measurement.ok
+    harness.ceiling = UNKNOWN
+    assert evaluated(harness).measurement.ok

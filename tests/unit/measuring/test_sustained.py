@@ -20,8 +20,8 @@ from autotune.gpu.measure.timing import Batch, Stopwatch
 from autotune.gpu.measure.watching import GpuWatch, Reading, mean_power
 from autotune.measuring import sustained
 from autotune.measuring.effort import Baseline, Effort
+from autotune.measuring.harness import Harness
 from autotune.measuring.messages import Evaluated, Program, Vendor, Visit
-from autotune.measuring.rig import Rig
 from autotune.measuring.rounds import hold_rounds
 from autotune.measuring.sustained import MOST_HEATING, MOST_ROUNDS, TURN_S, SustainedTurns
 from autotune.measuring.timing import Ceiling, Stop
@@ -238,7 +238,7 @@ def test_kernels_that_are_brief_or_very_long_are_not_held(time_s: float, takes: 
 
 
 class Enduring:
-    """A rig, a program and its operands in one, which writes down how it is called."""
+    """A harness, a program and its operands in one, which writes down how it is called."""
 
     pace = cast(Any, None)
     problem, contents = Gemm(64, 64, 64), 2
@@ -289,19 +289,19 @@ class Watcher:
 PROGRAM = cast(Program, None)
 
 
-def visited(rig: Enduring, program: Program = PROGRAM) -> Series | Evaluated:
-    trials = Trials(cast(Rig, rig), Effort(), watchers=[Watcher(rig.told)])
+def visited(harness: Enduring, program: Program = PROGRAM) -> Series | Evaluated:
+    trials = Trials(cast(Harness, harness), Effort(), watchers=[Watcher(harness.told)])
     reply = trials(Visit(program, "ieee", TURN_S, sustained=True))
     assert isinstance(reply, Series | Evaluated)
     return reply
 
 
 def test_a_turn_without_a_pause_is_watched_and_its_result_is_judged() -> None:
-    rig = Enduring()
-    series = visited(rig)
+    harness = Enduring()
+    series = visited(harness)
     assert isinstance(series, Series)
     assert series.observed == {"watts": 5.0}
-    assert rig.told == [
+    assert harness.told == [
         "turn",
         f"{UNSTEADY_S:g} s without a pause",
         "watched",

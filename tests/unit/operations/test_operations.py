@@ -20,7 +20,7 @@ from autotune.cli import main
 from autotune.core.errors import FamilyError, InputError, OperandError, ProblemError
 from autotune.cpu.call import HostKernel, NumpyKernel
 from autotune.measuring.effort import Effort
-from autotune.measuring.rig import affordable
+from autotune.measuring.harness import affordable
 from autotune.operations.cases import Case, cases_of
 from autotune.operations.formula import Formula
 from autotune.operations.guarded import GuardedArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from autotune.distributed.mpi.gpu.rank import GpuRank
 from autotune.distributed.mpi.loading import Plan
-from autotune.measuring.rig import OTHER_CONTENTS
+from autotune.measuring.harness import OTHER_CONTENTS
 from autotune.operations.cases import Case
 from autotune.operations.guarded import GuardedArray
 from autotune.operations.problem import GEMM

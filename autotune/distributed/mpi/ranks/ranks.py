@@ -25,7 +25,7 @@ from autotune.distributed.mpi.messages import (
     Setup,
 )
 from autotune.distributed.mpi.processes import parse_library, say_last, unlink_segments
-from autotune.distributed.mpi.ranks.rig import MpiRig, measure_network
+from autotune.distributed.mpi.ranks.harness import MpiHarness, measure_network
 from autotune.measuring.channel import Channel, encode
 from autotune.measuring.trial import Trials
 
@@ -67,7 +67,7 @@ class Session:
     def handle(self, request: Request) -> object:
         """Handle a request; rank 0 returns the answer."""
         if isinstance(request, Setup):
-            self._trials = Trials(MpiRig(self._comm, request), request.effort)
+            self._trials = Trials(MpiHarness(self._comm, request), request.effort)
             return None
         if isinstance(request, MeasureNetwork):
             return measure_network(self._comm)

@@ -21,8 +21,7 @@ from autotune.cpu.energy import energy_observer
 from autotune.cpu.identity import read_cpu
 from autotune.cpu.kernel import CpuKernel, CpuProgram
 from autotune.cpu.numba_start import import_numba
-from autotune.measuring.messages import Evaluated, Vendor
-from autotune.measuring.rig import (
+from autotune.measuring.harness import (
     FORMULA_PRODUCTS,
     HOST_PRODUCTS,
     OTHER_CONTENTS,
@@ -32,6 +31,7 @@ from autotune.measuring.rig import (
     Probe,
     affordable,
 )
+from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.timing import UNKNOWN, Ceiling, cpu_ceiling
 from autotune.measuring.trial import Trials
@@ -105,8 +105,8 @@ def measurement_worker(
 
     def measuring(problem: Problem) -> Trials:
         ceiling = cpu_ceiling(threads, bits, problem.itemsize)
-        rig = CpuRig(problem, programs, threads, seed, ceiling)
-        return Trials(rig, effort, [energy] if energy else [])
+        harness = CpuHarness(problem, programs, threads, seed, ceiling)
+        return Trials(harness, effort, [energy] if energy else [])
 
     return Subjects(measuring, problem, weigh=_operand_bytes, limit=KEPT_BYTES)
 
@@ -117,8 +117,8 @@ def _operand_bytes(problem: Problem) -> int:
     return (problem.traffic // problem.itemsize + 2 * written) * 16
 
 
-class CpuRig:
-    """The operands of a problem in memory; see `autotune.measuring.rig.Rig`."""
+class CpuHarness:
+    """The operands of a problem in memory; see `autotune.measuring.harness.Harness`."""
 
     pace = Pace()
 
@@ -212,32 +212,32 @@ class CpuRig:
 
 @dataclass(frozen=True, slots=True)
 class _Loaded:
-    """A kernel before the operands of a rig."""
+    """A kernel before the operands of a harness."""
 
-    rig: CpuRig
+    harness: CpuHarness
     kernel: CpuKernel
     program: CasedProgram
 
     @property
     def cases(self) -> Sequence[Check]:
-        return self.rig.small.of(self.program.cases)
+        return self.harness.small.of(self.program.cases)
 
     def place(self, case: Check) -> AbstractContextManager[ClockedBench]:
         call = functools.partial(self.kernel, *case.arguments)
-        return contextlib.nullcontext(self.rig.bench(case, call))
+        return contextlib.nullcontext(self.harness.bench(case, call))
 
     def problem(self) -> AbstractContextManager[ClockedBench]:
-        return contextlib.nullcontext(self._bench(self.rig.large))
+        return contextlib.nullcontext(self._bench(self.harness.large))
 
     def probe(self, best_s: float | None) -> Probe | None:
-        small = self.rig.shrunk
+        small = self.harness.shrunk
         if best_s is None or best_s <= PROBE_BEST_S or small is None or not self.program.shrinks:
             return None
         return Probe(
             self._bench(small),
-            self.rig.large.problem.flops / small.problem.flops,
+            self.harness.large.problem.flops / small.problem.flops,
             f"sizes divided by {PROBE_SHRINK}",
         )
 
     def _bench(self, check: Check) -> ClockedBench:
-        return self.rig.bench(check, self.rig.call(self.kernel, check))
+        return self.harness.bench(check, self.harness.call(self.kernel, check))

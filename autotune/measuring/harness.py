@@ -254,7 +254,7 @@ class Loaded(Protocol):
         ...
 
 
-class Rig(Protocol):
+class Harness(Protocol):
     """The operands of one problem, and what calls programs on them.
 
     Attributes:

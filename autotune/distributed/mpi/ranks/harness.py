@@ -24,8 +24,14 @@ from autotune.distributed.mpi.messages import MpiProgram, Network, Setup
 from autotune.distributed.mpi.ranks.meeting import load_on_all
 from autotune.distributed.mpi.ranks.operands import PlacedCheck
 from autotune.families.program_cache import ProgramCache
+from autotune.measuring.harness import (
+    OTHER_CONTENTS,
+    RANK_PRODUCTS,
+    ClockedBench,
+    Pace,
+    affordable,
+)
 from autotune.measuring.messages import Evaluated, Program, Series, Vendor
-from autotune.measuring.rig import OTHER_CONTENTS, RANK_PRODUCTS, ClockedBench, Pace, affordable
 from autotune.measuring.timing import UNKNOWN, Stop
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
@@ -122,8 +128,8 @@ class NotLoadedError(CompileError):
     """A program cannot be loaded, on some rank: all of them say so together."""
 
 
-class MpiRig:
-    """One problem: its operands, on rank 0; see `autotune.measuring.rig.Rig`.
+class MpiHarness:
+    """One problem: its operands, on rank 0; see `autotune.measuring.harness.Harness`.
 
     Every rank has one and does the same with it, so all grounds of decisions must be alike on
     all: times and verdicts are exchanged.
@@ -235,10 +241,10 @@ def _on_gpu(gpu: GpuRank, check: ProductCheck) -> Callable[[], object]:
 
 
 class _Loaded:
-    """A program before the operands of a rig."""
+    """A program before the operands of a harness."""
 
-    def __init__(self, rig: MpiRig, make_plan: MakePlan) -> None:
-        self._rig = rig
+    def __init__(self, harness: MpiHarness, make_plan: MakePlan) -> None:
+        self._harness = harness
         self._make_plan = make_plan
 
     @property
@@ -247,16 +253,16 @@ class _Loaded:
 
     @contextlib.contextmanager
     def place(self, case: Case) -> Iterator[RankBench]:
-        rig, setup = self._rig, self._rig.setup
-        plan = self._make_plan(rig.comm, *case.sizes)
-        check, dtype, gpu = rig.checks.get(case), setup.problem.dtype, self._make_plan.gpu
-        placed = PlacedCheck(rig.comm, case, check, plan, setup.distributed, dtype, gpu)
+        harness, setup = self._harness, self._harness.setup
+        plan = self._make_plan(harness.comm, *case.sizes)
+        check, dtype, gpu = harness.checks.get(case), setup.problem.dtype, self._make_plan.gpu
+        placed = PlacedCheck(harness.comm, case, check, plan, setup.distributed, dtype, gpu)
         with np.errstate(all="ignore"):  # of NaN and infinity, which NumPy would tell users of
-            yield RankBench(rig.comm, placed)
+            yield RankBench(harness.comm, placed)
         plan.free()  # not after an error: what fails on one rank is not met by the others
 
     def problem(self) -> contextlib.AbstractContextManager[RankBench]:
-        return self.place(self._rig.large)
+        return self.place(self._harness.large)
 
     def probe(self, best_s: float | None) -> None:
         """None: what messages cost does not shrink with the sizes."""

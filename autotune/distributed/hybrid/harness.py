@@ -37,8 +37,8 @@ from autotune.gpu.nvidia.cublas import CublasError
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.effort import Effort, Report, Work
 from autotune.measuring.evaluator import Evaluator
+from autotune.measuring.harness import OTHER_CONTENTS, ClockedBench, Pace
 from autotune.measuring.messages import Evaluated, Program, Reply, Vendor
-from autotune.measuring.rig import OTHER_CONTENTS, ClockedBench, Pace
 from autotune.measuring.sharing import SharedWorker, Subjects
 from autotune.measuring.timing import UNKNOWN
 from autotune.measuring.trial import Trials
@@ -53,7 +53,7 @@ MakeMachine: TypeAlias = Callable[["LocalKernel"], "Machine"]
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """The circumstances of a rig, whatever the problem.
+    """The circumstances of a harness, whatever the problem.
 
     Attributes:
         operands: "host", "device" or "blocks".
@@ -73,20 +73,20 @@ def measurement_worker(setup: Setup, problem: Gemm) -> Subjects:
     programs = ProgramCache(setup.programs)
 
     def measuring(problem: Gemm) -> Trials:
-        rig = HybridRig(
+        harness = HybridHarness(
             problem,
             setup,
             lambda local: machine_with(local, setup.devices, programs),
             lambda check: open_library(check, problem.dtype, setup.operands, setup.devices),
             driver_errors(),
         )
-        return Trials(rig, setup.effort)
+        return Trials(harness, setup.effort)
 
     return Subjects(measuring, problem, weigh=lambda subject: 1, limit=1)
 
 
-class HybridRig:
-    """The operands of a problem, where programs take them; see `autotune.measuring.rig.Rig`.
+class HybridHarness:
+    """Operands of a problem, where programs take them; see `autotune.measuring.harness.Harness`.
 
     Args:
         problem: what is computed; its layout is "nn".
@@ -216,30 +216,30 @@ class HybridRig:
 
 
 class _Loaded:
-    """A program before the operands of a rig."""
+    """A program before the operands of a harness."""
 
-    def __init__(self, rig: HybridRig, program: HybridProgram) -> None:
-        self._rig = rig
+    def __init__(self, harness: HybridHarness, program: HybridProgram) -> None:
+        self._harness = harness
         self._program = program
         self._plan: Plan | None = None
 
     @property
     def cases(self) -> Sequence[ProductCheck]:
-        return self._rig.small
+        return self._harness.small
 
     @contextlib.contextmanager
     def place(self, case: ProductCheck) -> Iterator[ClockedBench]:
-        plan = self._rig.plan(self._program, case.case)
-        placed = self._rig.place(case, plan)
-        yield self._rig.bench(placed, plan)
+        plan = self._harness.plan(self._program, case.case)
+        placed = self._harness.place(case, plan)
+        yield self._harness.bench(placed, plan)
         placed.free()
         plan.free()
 
     def problem(self) -> AbstractContextManager[ClockedBench]:
         if self._plan is None:
-            self._plan = self._rig.plan(self._program, self._rig.large.case)
-        placed = self._rig.place_problem(self._plan)
-        return contextlib.nullcontext(self._rig.bench(placed, self._plan))
+            self._plan = self._harness.plan(self._program, self._harness.large.case)
+        placed = self._harness.place_problem(self._plan)
+        return contextlib.nullcontext(self._harness.bench(placed, self._plan))
 
     def probe(self, best_s: float | None) -> None:
         """None: what a program does besides multiplying does not shrink with the sizes."""
