@@ -27,7 +27,7 @@ from autotune.measuring.harness import (
     OTHER_CONTENTS,
     ClockedBench,
     DrawnCases,
-    Pace,
+    FirstRuns,
     Probe,
     affordable,
 )
@@ -120,7 +120,7 @@ def _operand_bytes(problem: Problem) -> int:
 class CpuHarness:
     """The operands of a problem in memory; see `autotune.measuring.harness.Harness`."""
 
-    pace = Pace()
+    first_runs = FirstRuns()
 
     def __init__(
         self,

@@ -154,7 +154,7 @@ class DrawnCases(Generic[Drawn]):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FirstRuns:
     """Evidence in the first runs of a program, by what may hold them up.
 
     Attributes:
@@ -258,11 +258,11 @@ class Harness(Protocol):
     """The operands of one problem, and what calls programs on them.
 
     Attributes:
-        pace: evidence in first runs.
+        first_runs: evidence in first runs.
         ceiling: the most that the device can do.
     """
 
-    pace: Pace
+    first_runs: FirstRuns
     ceiling: Ceiling
 
     @property

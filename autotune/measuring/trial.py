@@ -209,7 +209,7 @@ class Trials:
             return wrong
         estimates: list[float] = []
         # A run that something else interrupts is as slow as a hopeless one.
-        for _ in range(self._harness.pace.runs):
+        for _ in range(self._harness.first_runs.runs):
             estimates.append(probe.bench.again() * probe.scale)
             if estimates[-1] <= PROBE_RATIO * race.best_s:
                 return None
@@ -270,11 +270,11 @@ class Trials:
         It may also have had to wait for memory to be allocated and code to be loaded: that takes
         a hundred times as long as a kernel of some microseconds.
         """
-        pace, times = self._harness.pace, [first_s]
-        if first_s > max(pace.hopeless * race.limit_s, BRIEF_S):
+        enough, times = self._harness.first_runs, [first_s]
+        if first_s > max(enough.hopeless * race.limit_s, BRIEF_S):
             return times
-        long = first_s * (pace.runs - 1) >= self._effort.budget_s
-        while race.lost(times) and len(times) < (pace.long_runs if long else pace.runs):
+        long = first_s * (enough.runs - 1) >= self._effort.budget_s
+        while race.lost(times) and len(times) < (enough.long_runs if long else enough.runs):
             times.append(bench.again())
         return times
 

@@ -37,7 +37,7 @@ from autotune.gpu.nvidia.cublas import CublasError
 from autotune.measuring.backend import Prepared, Processes, WorkerBackend
 from autotune.measuring.effort import Effort, Report, Work
 from autotune.measuring.evaluator import Evaluator
-from autotune.measuring.harness import OTHER_CONTENTS, ClockedBench, Pace
+from autotune.measuring.harness import OTHER_CONTENTS, ClockedBench, FirstRuns
 from autotune.measuring.messages import Evaluated, Program, Reply, Vendor
 from autotune.measuring.sharing import SharedWorker, Subjects
 from autotune.measuring.timing import UNKNOWN
@@ -96,7 +96,7 @@ class HybridHarness:
         errors: exceptions of the GPUs' driver.
     """
 
-    pace = Pace()
+    first_runs = FirstRuns()
     ceiling = UNKNOWN
 
     def __init__(

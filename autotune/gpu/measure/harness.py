@@ -25,7 +25,7 @@ from autotune.gpu.measure.support import Support
 from autotune.gpu.measure.timing import HungError, Stopwatch
 from autotune.gpu.measure.watching import GpuWatch
 from autotune.gpu.vendor import BlasError, blas_name
-from autotune.measuring.harness import OTHER_CONTENTS, DrawnCases, Pace, device_cases
+from autotune.measuring.harness import OTHER_CONTENTS, DrawnCases, FirstRuns, device_cases
 from autotune.measuring.messages import Evaluated, Vendor
 from autotune.measuring.sharing import Subjects
 from autotune.measuring.timing import gpu_ceiling
@@ -146,7 +146,7 @@ class GpuHarness:
     """
 
     # The run after the first is a batch that was warmed up: one of those is asked for always.
-    pace = Pace(runs=3, long_runs=2, hopeless=HOPELESS)
+    first_runs = FirstRuns(runs=3, long_runs=2, hopeless=HOPELESS)
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.measuring.backend import Prepared
 from autotune.measuring.effort import Effort
 from autotune.measuring.evaluator import LIBRARY_S, LIBRARY_SHARE, Evaluator
-from autotune.measuring.harness import Pace
+from autotune.measuring.harness import FirstRuns
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -175,7 +175,7 @@ def test_a_slow_library_takes_no_turns_of_finals(
 class LongCalls:
     """A harness, a program and its operands in one, in a time of its own, whose calls are long."""
 
-    problem, contents, pace, ceiling = Gemm(8, 8, 8), 2, Pace(), UNKNOWN
+    problem, contents, first_runs, ceiling = Gemm(8, 8, 8), 2, FirstRuns(), UNKNOWN
 
     def __init__(self, call_s: float) -> None:
         self.now_s = 0.0

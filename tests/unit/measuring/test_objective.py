@@ -25,7 +25,7 @@ from autotune.cpu.identity import read_cpu
 from autotune.gpu.measure.timing import time_batches
 from autotune.measuring.effort import Effort
 from autotune.measuring.evaluator import Evaluator
-from autotune.measuring.harness import FIRST_RUNS, EnergyObserver, Harness, Pace
+from autotune.measuring.harness import FIRST_RUNS, EnergyObserver, FirstRuns, Harness
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -215,14 +215,14 @@ PROGRAM = cast(Program, None)  # the harness below looks at none
 
 
 class Steady:
-    """A harness, a loaded program and its operands in one: the first call takes longer than others.
+    """A harness, a loaded program and its operands in one: its first call takes longest.
 
     Args:
         first_s: seconds of the first call.
         usual_s: of every other.
     """
 
-    pace = Pace(runs=3, long_runs=2, hopeless=8.0)
+    first_runs = FirstRuns(runs=3, long_runs=2, hopeless=8.0)
     problem, ceiling = Gemm(1, 1, 1), UNKNOWN
     contents = 1
 
@@ -285,7 +285,7 @@ def test_a_brief_first_call_alone_abandons_nobody(first_s: float) -> None:
 def test_a_slow_program_is_abandoned_by_what_follows_its_first_call() -> None:
     told = evaluated(Steady(3e-4, 2e-5), best_s=6e-6).measurement
     assert told.outcome is Outcome.ABANDONED
-    assert (told.median_s, told.repeats) == (2e-5, Steady.pace.runs)
+    assert (told.median_s, told.repeats) == (2e-5, Steady.first_runs.runs)
 
 
 def test_a_long_first_call_settles_a_hopeless_program() -> None:

@@ -20,7 +20,7 @@ from autotune.core.measurement import Outcome
 from autotune.core.paths import data_dir
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.measuring.effort import Effort
-from autotune.measuring.harness import ClockedBench, Harness, Pace
+from autotune.measuring.harness import ClockedBench, FirstRuns, Harness
 from autotune.measuring.messages import Confirm, Evaluate, Evaluated, Program, Visit
 from autotune.measuring.timing import MARGIN, UNKNOWN, Ceiling, Stop, cpu_ceiling, gpu_ceiling
 from autotune.measuring.trial import Trials
@@ -109,7 +109,7 @@ def tires(check: Check, call: Call) -> Call:
 class HostHarness:
     """A harness, and a loaded program in one, that calls NumPy or a cheat."""
 
-    pace = Pace()
+    first_runs = FirstRuns()
     ceiling = UNKNOWN
     effort = Effort()
 

@@ -240,7 +240,7 @@ def test_kernels_that_are_brief_or_very_long_are_not_held(time_s: float, takes: 
 class Enduring:
     """A harness, a program and its operands in one, which writes down how it is called."""
 
-    pace = cast(Any, None)
+    first_runs = cast(Any, None)
     problem, contents = Gemm(64, 64, 64), 2
 
     def __init__(self, time_s: float = 1e-4, flaw: str = "", ceiling: float = math.inf) -> None:

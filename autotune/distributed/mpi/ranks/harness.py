@@ -28,7 +28,7 @@ from autotune.measuring.harness import (
     OTHER_CONTENTS,
     RANK_PRODUCTS,
     ClockedBench,
-    Pace,
+    FirstRuns,
     affordable,
 )
 from autotune.measuring.messages import Evaluated, Program, Series, Vendor
@@ -141,7 +141,7 @@ class MpiHarness:
 
     # Processes are held up by others more often than one is, and the first run also opens
     # connections.
-    pace = Pace(runs=5)
+    first_runs = FirstRuns(runs=5)
     ceiling = UNKNOWN
 
     def __init__(self, comm: Intracomm, setup: Setup) -> None:
