@@ -28,7 +28,7 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
 
 LOOK_S = 0.1
-"""Seconds after which a waiting caller looks whether the run is to end sooner than it was."""
+"""Seconds after which whoever waits looks whether the run is to end sooner than it was."""
 
 
 class ReplyError(Exception):

@@ -115,7 +115,7 @@ class TuningPreset:
 
 def tuning_presets() -> dict[str, TuningPreset]:
     """The presets that come with the package, by name."""
-    with resources.as_file(resources.files("autotune.tuning") / "presets.toml") as path:
+    with resources.as_file(resources.files("autotune.surveying") / "presets.toml") as path:
         return read_presets(path)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
+from autotune.measuring.channel import LOOK_S
 from autotune.model import LARGEST, Sizes, build
 from autotune.operations.problem import Gemm
 from autotune.surveying.learning import in_variety
@@ -29,9 +30,6 @@ DRAFTED = 112
 
 AHEAD = "nn"
 """The layout that programs are compiled for before the first visit: most problems have it."""
-
-LOOK_S = 0.1
-"""Seconds between looks at compilers."""
 
 _FEW = (4, 12)
 

@@ -137,7 +137,7 @@ class Survey:
             How many there are.
         """
         added, self._further = self._further[: self._lot], self._further[self._lot :]
-        self._problems += added
+        self._problems.extend(added)  # the queue sees them
         return len(added)
 
     def _compile_meanwhile(self, number: int, others: Sequence[Gemm], until: Until) -> int:
