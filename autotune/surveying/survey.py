@@ -23,11 +23,12 @@ from autotune.core.configuration import Candidate
 from autotune.core.deadline import Deadline
 from autotune.core.errors import OutOfTimeError
 from autotune.core.measurement import Measurement
+from autotune.measuring.channel import LOOK_S
 from autotune.measuring.effort import Effort
 from autotune.operations.problem import Gemm
 from autotune.surveying.learning import Learning
 from autotune.surveying.pool import worth_knowing
-from autotune.surveying.queue import AHEAD, LOOK_S, CandidateQueue, Until
+from autotune.surveying.queue import AHEAD, CandidateQueue, Until
 
 if TYPE_CHECKING:
     from autotune.measuring.evaluator import Evaluator
