@@ -76,7 +76,7 @@ def _with_ancestors(mount: Path, path: str) -> list[Path]:
 
 
 def status_of(process: Path) -> list[str]:
-    """What Linux tells of a process or a thread, from its state on; empty when it is gone.
+    """All that Linux tells of a process or a thread, from its state on; empty when it is gone.
 
     Args:
         process: its folder under ``/proc``.

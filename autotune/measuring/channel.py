@@ -67,7 +67,7 @@ def decode(content: bytes, form: Any) -> Any:
 
 
 def _member(form: Any, name: str) -> Any:
-    """What a reply of that name is to be: a data class, or whatever else there is in a union."""
+    """The type that a reply of that name is of: a data class, or whatever else is in a union."""
     parts = get_args(form) if get_origin(form) in (Union, types.UnionType) else (form,)
     classes = [each for each in parts if isinstance(each, type) and is_dataclass(each)]
     for each in classes:

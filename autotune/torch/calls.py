@@ -57,32 +57,22 @@ class TensorCalls:
 
 
 class TensorProduct:
-    """A product of two matrices, or a layer, by a kernel or by PyTorch, whichever is faster.
+    """A product of matrices or of stacks, or a layer, by a kernel or by PyTorch, as is faster.
 
     A product to which something is added is a contest of its own: PyTorch adds within its
     product, a kernel's is read once more.
 
     Args:
         served: the problem, and who computes it.
-        calls_of: makes the calls of a kernel: of a product `TensorCalls`.
+        calls_of: makes the calls of a kernel: of a product of matrices `TensorCalls`.
         record_of: the launch of a kernel for compiled gates; None where they cannot make it.
 
     Attributes:
-        layout: which operands kernels take turned.
         accuracy: the class that it is served in.
         told: what compiled gates were told of it last.
     """
 
-    __slots__ = (
-        "_added",
-        "_calls",
-        "_calls_of",
-        "_record_of",
-        "_served",
-        "accuracy",
-        "layout",
-        "told",
-    )
+    __slots__ = ("_added", "_calls", "_calls_of", "_record_of", "_served", "accuracy", "told")
 
     def __init__(
         self,
@@ -90,7 +80,7 @@ class TensorProduct:
         calls_of: Callable[[Kernel], Any],
         record_of: Callable[[Kernel], RecordedLaunch | None] = lambda kernel: None,
     ) -> None:
-        self.layout, self.accuracy = served.problem.layout, served.problem.accuracy
+        self.accuracy = served.problem.accuracy
         self.told: object = None
         self._served = served
         self._calls_of, self._record_of = calls_of, record_of
@@ -266,8 +256,19 @@ def served_product(
     tensors = plain_library(torch.Tensor)
     assert tensors is not None
     found = serve(tensors, a, b, caller, accepts, layer)
-    if found is None:
-        return None
+    return None if found is None else contested_product(found, calls_of, record_of, settle)
+
+
+def contested_product(
+    found: Served,
+    calls_of: Callable[[Problem, Kernel], Any],
+    record_of: Callable[[Problem, Kernel], RecordedLaunch | None],
+    settle: Callable[[TensorProduct | None], None],
+) -> TensorProduct | None:
+    """The product that a contest is about; None where PyTorch has won it for good.
+
+    Arguments are those of `served_product`.
+    """
     contest = found.contest
     if contest.over and contest.winner is None and not contest.counts:
         return None

@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Set
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 
 from autotune.arrays.torch import lies_apart
 from autotune.core.errors import MissingDependencyError
 from autotune.torch.calls import TensorCalls, adds_apart
-
-if TYPE_CHECKING:
-    from autotune.torch.stacks import StackProduct
 
 Compute: TypeAlias = "Callable[..., Any]"
 """``compute(ours, theirs, like, added=False, twice=True)``, as `TensorProduct.compute` has it."""
@@ -41,8 +38,8 @@ class Keeper(Protocol):
         """Function that computes ``a @ b + c`` now by one kernel; None lets PyTorch."""
         ...
 
-    def stack(self, a: Any, b: Any) -> StackProduct | None:
-        """The products of two stacks; None lets PyTorch."""
+    def stack(self, a: Any, b: Any) -> Compute | None:
+        """Function that computes the products of two stacks now; None lets PyTorch."""
         ...
 
 
@@ -117,10 +114,14 @@ def _stack(keeper: Keeper, original: Any) -> Any:
 
     def gate(keys: Any, a: Any, b: Any, **options: Any) -> Any:
         out = options.get("out")
-        product = keeper.stack(a, b) if keeper.serves else None
-        if product is None or (out is not None and not _holds_stack(out, a, b)):
+        compute = keeper.stack(a, b) if keeper.serves else None
+        if compute is None or (out is not None and not _holds_stack(out, a, b)):
             return original(keys, a, b, **options)
-        return product.compute((a, b), out, lambda: original(keys, a, b, **options))
+
+        def theirs() -> Any:
+            return original(keys, a, b, **options)
+
+        return compute(lambda call: call((a, b), out), theirs, a, twice=out is None)
 
     return gate
 

@@ -15,22 +15,19 @@ from torch.nn import functional
 
 from autotune.arrays.libraries import plain_library
 from autotune.arrays.watching import is_plain, is_profiled, is_watched
-from autotune.core.errors import OperandError
 from autotune.core.session import Remembered
 from autotune.operations.parts import strides_of
-from autotune.runtime.choosing import contest_of
+from autotune.runtime.choosing import Served, contest_of
 from autotune.targets.families import find_operation
 from autotune.targets.registry import HOMES
-from autotune.torch import compiled
-from autotune.torch.calls import detached, launch_of, recorded_of
+from autotune.torch.calls import contested_product, detached, launch_of, recorded_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from autotune.operations.problem import Problem
-    from autotune.runtime.contest import Contest
-    from autotune.serving.kernel import Kernel
-    from autotune.serving.recorded import RecordedLaunch
+    from autotune.serving.kernel import BoundKernel
+    from autotune.torch.calls import TensorProduct
 
     Call: TypeAlias = Callable[..., Any]
     Accepts: TypeAlias = Callable[[Problem], str | None]
@@ -123,7 +120,7 @@ def _plain_bmm(a: Tensor, b: Tensor) -> Tensor:
     product = product_of_stacks(a, b, "torch bmm")
     if product is None:
         return torch.bmm(a, b)
-    made: Tensor = product.compute((a, b), None, lambda: torch.bmm(a, b))
+    made: Tensor = product.compute(lambda call: call((a, b), None), lambda: torch.bmm(a, b), a)
     return made
 
 
@@ -131,13 +128,15 @@ def _plain_grouped(a: Tensor, b: Tensor, ends: Tensor) -> Tensor:
     product = _PRODUCTS["grouped", "torch grouped_mm", None, *_looks(a), *_looks(b), *_looks(ends)]
     if product is None:
         return _torch_grouped(a, b, ends)
-    made: Tensor = product.compute((a, b, ends), None, lambda: _torch_grouped(a, b, ends))
+    made: Tensor = product.compute(
+        lambda call: call((a, b, ends), None), lambda: _torch_grouped(a, b, ends), a
+    )
     return made
 
 
 def product_of_stacks(
     a: Any, b: Any, caller: str, accepts: Accepts | None = None
-) -> StackProduct | None:
+) -> TensorProduct | None:
     """The products of two plain stacks; None leaves them to PyTorch for good.
 
     Args:
@@ -153,109 +152,14 @@ def _looks(tensor: Any) -> tuple[Any, ...]:
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-class StackProduct:
-    """Products by a kernel or by PyTorch, whichever is faster.
-
-    Args:
-        contest: says which.
-        problem: what is computed.
-        strides: of every input as stored, without the last: what kernels are given.
-        device: where.
-
-    Attributes:
-        told: as of `TensorProduct`.
-    """
-
-    __slots__ = ("_calls", "_contest", "_device", "_problem", "_shape", "_strides", "told")
-
-    def __init__(
-        self,
-        contest: Contest,
-        problem: Problem,
-        strides: list[tuple[int, ...]],
-        device: torch.device,
-    ) -> None:
-        self._contest = contest
-        self.told: object = None
-        self._problem = problem
-        self._strides = strides
-        self._device = device
-        self._shape = problem.operands[-1].shape
-        self._calls: dict[int, Call] = {}
-
-    def compute(self, inputs: tuple[Any, ...], out: Any, theirs: Call) -> Any:
-        """The products, in `out` or in a new tensor.
-
-        Args:
-            inputs: the operands, as they are multiplied.
-            out: contiguous, and apart from them; None makes one.
-            theirs: computes them by PyTorch.
-        """
-        contest = self._contest
-
-        def ours(kernel: Kernel) -> Any:
-            return self._of(kernel)(inputs, out)
-
-        try:
-            if contest.winner is not None:
-                return ours(contest.winner)
-            return contest.call(ours, theirs, inputs[0], twice=out is None)
-        except OperandError:  # of an odd address, say, which PyTorch minds less
-            return theirs()
-
-    def winner(self, *, added: bool = False) -> Kernel | None:
-        """See `TensorProduct`; nothing is added."""
-        return None if self._contest.counts else self._contest.winner
-
-    def recorded(self, kernel: Kernel) -> RecordedLaunch | None:
-        """See `TensorProduct`."""
-        return recorded_of(kernel, self._device, [*self._strides, strides_of(self._shape)[:-1]])
-
-    def _of(self, kernel: Kernel) -> Call:
-        call = self._calls.get(id(kernel))
-        if call is None:  # the kernel stays with the contest
-            call = self._calls[id(kernel)] = self._call_of(kernel)
-        return call
-
-    def _call_of(self, kernel: Kernel) -> Call:
-        """A call of a kernel: where tensors lie alike, all that is new are their addresses."""
-        turned = [each.name in self._problem.turned for each in self._problem.operands]
-        dtype, shape, device = (
-            getattr(torch, self._problem.result_dtype),
-            self._shape,
-            self._device,
-        )
-        bound = kernel.bound
-        found = launch_of(bound, device)
-        if found is None:  # it is being compiled
-
-            def usual(inputs: tuple[Any, ...], out: Any) -> Any:
-                stored = (
-                    each.mT if turn else each
-                    for each, turn in zip(detached(*inputs), turned, strict=False)
-                )
-                return bound(*stored, out=out)
-
-            return usual
-        launch, stream = found
-        strides, number = self._strides, device.index
-        apart = strides_of(shape)[:-1]
-
-        def call(inputs: tuple[Any, ...], out: Any) -> Any:
-            made = torch.empty(shape, dtype=dtype, device=device) if out is None else out
-            places: list[int] = []
-            for each, steps in zip(inputs, strides, strict=True):
-                places += (each.data_ptr(), *steps)
-            launch(*places, made.data_ptr(), *apart, stream=stream(number))
-            return made
-
-        return call
-
-
 def _make_product(
     operation: str, caller: str, accepts: Accepts | None, *looks: Any
-) -> StackProduct | None:
-    """The products of plain tensors that lie as `_looks` says."""
+) -> TensorProduct | None:
+    """The products of plain tensors that lie as `_looks` says.
+
+    A kernel's call is ``call(inputs, out)``, of operands as they are multiplied and a contiguous
+    result apart from them; None makes one.
+    """
     found = _problem_of(operation, looks)
     if found is None:
         return None
@@ -265,19 +169,50 @@ def _make_product(
     if accepts is not None and accepts(problem) is None:
         return None
     contest = contest_of(problem, HOMES["gpu"], tensors.name, caller)
-    if contest is None or (contest.over and contest.winner is None and not contest.counts):
+    if contest is None:
         return None
-    product = StackProduct(contest, problem, strides, looks[3])
-    key = (operation, caller, accepts, *looks)
-    contest.on_change(
-        functools.partial(_settle, key, contest, product),
+    device, apart = looks[3], strides_of(problem.operands[-1].shape)[:-1]
+    return contested_product(
+        Served(problem, contest),
+        lambda problem, kernel: call_of(problem, kernel.bound, strides, device),
+        lambda problem, kernel: recorded_of(kernel, device, [*strides, apart]),
+        functools.partial(_PRODUCTS.__setitem__, (operation, caller, accepts, *looks)),
     )
-    return product
 
 
-def _settle(key: tuple[Any, ...], contest: Contest, product: StackProduct) -> None:
-    _PRODUCTS[key] = None if contest.is_librarys else product
-    compiled.changed()
+def call_of(
+    problem: Problem, kernel: BoundKernel, strides: Sequence[tuple[int, ...]], device: torch.device
+) -> Call:
+    """A call of a kernel: where tensors lie alike, all that is new are their addresses.
+
+    Args:
+        problem: what it computes.
+        kernel: the kernel.
+        strides: of every input as stored, without the last.
+        device: where.
+    """
+    found = launch_of(kernel, device)
+    if found is None:  # it is being compiled
+        turned = [each.name in problem.turned for each in problem.operands]
+
+        def usual(inputs: tuple[Any, ...], out: Any) -> Any:
+            given = zip(detached(*inputs), turned, strict=False)
+            return kernel(*(each.mT if turn else each for each, turn in given), out=out)
+
+        return usual
+    (launch, stream), number = found, device.index
+    shape, dtype = problem.operands[-1].shape, getattr(torch, problem.result_dtype)
+    apart = strides_of(shape)[:-1]
+
+    def call(inputs: tuple[Any, ...], out: Any) -> Any:
+        made = torch.empty(shape, dtype=dtype, device=device) if out is None else out
+        places: list[int] = []
+        for each, steps in zip(inputs, strides, strict=True):
+            places += (each.data_ptr(), *steps)
+        launch(*places, made.data_ptr(), *apart, stream=stream(number))
+        return made
+
+    return call
 
 
 def _problem_of(

@@ -31,7 +31,7 @@ from autotune.torch.calls import in_class, is_exact, product_of
 from autotune.torch.compiled import Call, are_ready, compile_gates, gates_of
 from autotune.torch.gates import Compute, are_installed, install
 from autotune.torch.layers import sum_of
-from autotune.torch.stacks import StackProduct, product_of_stacks
+from autotune.torch.stacks import product_of_stacks
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem
@@ -270,8 +270,8 @@ class _Served:
         self._take(call, found)
         return found.compute
 
-    def stack(self, a: Any, b: Any) -> StackProduct | None:
-        """The products of two stacks of plain tensors; None lets PyTorch."""
+    def stack(self, a: Any, b: Any) -> Compute | None:
+        """Function that computes products of two plain stacks now; None lets PyTorch."""
         selected = self._now()
         if selected is None:
             return None
@@ -279,9 +279,9 @@ class _Served:
         found = product_of_stacks(a, b, selected.caller, selected.accepts)
         if found is None:
             self._leave(call)
-        else:
-            self._take(call, found)
-        return found
+            return None
+        self._take(call, found)
+        return found.compute
 
     def _select(self) -> CompiledGates | None:
         """The compiled gates; what is selected goes through them from now on."""
@@ -303,7 +303,7 @@ class _Served:
         if self._compiled is not None and call is not None:
             self._compiled.pass_on(call)
 
-    def _take(self, call: Call | None, found: TensorProduct | StackProduct, **how: bool) -> None:
+    def _take(self, call: Call | None, found: TensorProduct, **how: bool) -> None:
         """Have them do what a kernel computes; they are told once in each state of theirs."""
         if self._compiled is None or call is None:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,10 +121,9 @@ def test_a_look_sees_nothing_of_gradients() -> None:
     a, b = stack(3, 5, 8).requires_grad_(), stack(3, 4, 8).requires_grad_().mT
     found = stacks._problem_of("bmm", looks(a, b))
     assert found is not None
-    kernel = SimpleNamespace(bound=lambda *given, out: [each.requires_grad for each in given])
-    contest: Any = SimpleNamespace(winner=kernel)
-    product = stacks.StackProduct(contest, *found, GPU)
-    assert product.compute((a, b), None, lambda: None) == [False, False]
+    problem, strides = found
+    kernel: Any = lambda *given, out: [each.requires_grad for each in given]  # noqa: E731
+    assert stacks.call_of(problem, kernel, strides, GPU)((a, b), None) == [False, False]
 
 
 def test_the_switch_leaves_other_stacks_as_they_were() -> None:
