@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics as standard
 import struct
 import subprocess
 import sys
@@ -98,11 +97,6 @@ def test_bfloat16_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 samples = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=60)
-
-
-@given(samples)
-def test_the_median_is_the_standard_librarys(values: list[float]) -> None:
-    assert median(values) == standard.median(values)
 
 
 @given(samples)
