@@ -47,9 +47,10 @@ MOST_CALLS = 30
 """Calls of each after which the library stays: clocks may be of no use."""
 
 MARGIN_OF_POWER = 1.10
-"""The same of products on tensor cores that take a GPU more than `BRIEF_S` and more than `INTENSE`
-operations for each element: alone they run at clocks that power does not allow in a second of
-work, and libraries take less of it."""
+"""Speed relative to the library's, from which on a kernel takes its place, of products on tensor
+cores that take a GPU more than `BRIEF_S` and more than `INTENSE` operations for each element:
+alone they run at clocks that power does not allow in a second of work, and libraries take less of
+it. Of others it is `MARGIN`."""
 
 BRIEF_S = 50e-6
 
