@@ -273,7 +273,7 @@ class TestBlame:
         shared = SharedWorker(once_lost_subjects, tmp_path / "mark")
         try:
             assert shared.call("one", "a", LONG_S) == ["one", "a"]
-            assert shared.call("two", "b", LONG_S) == ("two", "b")
+            assert shared.call("two", "b", LONG_S) == ["two", "b"]
             assert (tmp_path / "mark").exists()
         finally:
             shared.close()
