@@ -174,13 +174,13 @@ def _make_product(
     device, apart = looks[3], strides_of(problem.operands[-1].shape)[:-1]
     return contested_product(
         Served(problem, contest),
-        lambda problem, kernel: call_of(problem, kernel.bound, strides, device),
+        lambda problem, kernel: _call_of(problem, kernel.bound, strides, device),
         lambda problem, kernel: recorded_of(kernel, device, [*strides, apart]),
         functools.partial(_PRODUCTS.__setitem__, (operation, caller, accepts, *looks)),
     )
 
 
-def call_of(
+def _call_of(
     problem: Problem, kernel: BoundKernel, strides: Sequence[tuple[int, ...]], device: torch.device
 ) -> Call:
     """A call of a kernel: where tensors lie alike, all that is new are their addresses.

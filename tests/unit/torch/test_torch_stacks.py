@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -116,14 +117,16 @@ def test_groups_of_rows_have_gradients() -> None:
     torch.testing.assert_close(of_b, b.grad, rtol=2e-2, atol=5e-2)
 
 
-def test_a_look_sees_nothing_of_gradients() -> None:
+def test_a_look_sees_nothing_of_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the switch's gates operands still require them."""
     a, b = stack(3, 5, 8).requires_grad_(), stack(3, 4, 8).requires_grad_().mT
-    found = stacks._problem_of("bmm", looks(a, b))
-    assert found is not None
-    problem, strides = found
-    kernel: Any = lambda *given, out: [each.requires_grad for each in given]  # noqa: E731
-    assert stacks.call_of(problem, kernel, strides, GPU)((a, b), None) == [False, False]
+    kernel = SimpleNamespace(bound=lambda *given, out: [each.requires_grad for each in given])
+    contest = SimpleNamespace(winner=kernel, over=True, counts=False, on_change=lambda told: None)
+    monkeypatch.setattr(stacks, "contest_of", lambda *described: contest)
+    product = stacks._make_product("bmm", "here", None, *looks(a, b))
+    assert product is not None
+    computed = product.compute(lambda call: call((a, b), None), lambda: "PyTorch", a)
+    assert computed == [False, False]
 
 
 def test_the_switch_leaves_other_stacks_as_they_were() -> None:
