@@ -41,7 +41,10 @@ def write_file(path: Path, content: bytes) -> None:
         return
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=".autotune.") as folder:
         temporary = Path(folder, "content")
-        temporary.write_bytes(content)
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())  # a replaced file may be empty after a loss of power
         if path.exists():
             shutil.copymode(path, temporary)
         temporary.replace(path)

@@ -250,12 +250,10 @@ class TestWriting:
         file = tmp_path / "file"
         file.write_text("old")
 
-        def full(path: Path, content: bytes) -> None:
-            with path.open("wb") as stream:
-                stream.write(content[:1])
+        def full(descriptor: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(Path, "write_bytes", full)
+        monkeypatch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="No space"):
             write_file(file, b"new")
         assert file.read_text() == "old"
