@@ -12,6 +12,8 @@ import sqlite3
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, TypeAlias
 
+from autotune.core.reading import check_regular
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
@@ -66,7 +68,7 @@ class Facts:
 
     def get(self, *keys: str) -> dict[str, str]:
         """The texts under these keys, those that are there and can be read."""
-        if not keys or not self.path.exists():
+        if not keys or not self.path.is_file():  # a pipe would be waited for
             return {}
         # Whoever cannot write there needs no lock either: nobody writes to a read-only place.
         writable = os.access(self.path.parent, os.W_OK)
@@ -97,7 +99,11 @@ class Facts:
 
     def _put(self, facts: Mapping[str, str]) -> None:
         # SQLite would make it with the umask's mode.
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            check_regular(os.fstat(descriptor).st_mode, self.path)
+        finally:
+            os.close(descriptor)
         with closing(self._open("mode=rw")) as connection, connection:
             # What a crash of the machine loses is worked out again.
             connection.execute("PRAGMA synchronous = OFF")

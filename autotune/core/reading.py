@@ -27,15 +27,27 @@ def open_regular(path: Path) -> BufferedReader:
     """
     descriptor = os.open(path, os.O_RDONLY | _NONBLOCK | _CLOEXEC | _BINARY)
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        check_regular(os.fstat(descriptor).st_mode, path)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def check_regular(mode: int, path: Path) -> None:
+    """Refuse what is no regular file.
+
+    Args:
+        mode: as its status has it.
+        path: where it is.
+
+    Raises:
+        OSError: it is a folder, a pipe or a device.
+    """
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
 
 
 def read_regular(path: Path, limit: int) -> bytes:

@@ -6,14 +6,15 @@ makes a cache safe to hand to threads, forked workers and MPI ranks.
 
 from __future__ import annotations
 
-import errno
 import os
+import shutil
 import sqlite3
 from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from autotune.core.errors import CacheError
 from autotune.core.paths import private_folder
+from autotune.core.reading import check_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,6 +25,9 @@ SCHEMA_VERSION = 4
 
 VALUE_LIMIT = 64 << 20
 """Bytes that a value, or a row, may have."""
+
+_LITTLE = 1 << 18
+"""Bytes of free space with which a disk is taken to be full."""
 
 APPLICATION_ID = 0x61746E65
 """Stored in the file's `application_id` ("atne"): tells a cache from other SQLite files."""
@@ -195,8 +199,8 @@ def _read(
 
 
 def _connect(path: Path, mode: str, timeout_s: float) -> sqlite3.Connection:
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    with suppress(FileNotFoundError):
+        check_regular(path.stat().st_mode, path)  # a pipe would be waited for
     uri = f"{path.absolute().as_uri()}?{mode}"
     # No isolation level: transactions begin where the code says so.
     connection = sqlite3.connect(uri, uri=True, timeout=timeout_s, isolation_level=None)
@@ -223,7 +227,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
     if others:
         raise CacheError(
             f"{path} is no cache: it has views, triggers or virtual tables, whose text would be "
-            "run: use --cache elsewhere; the file was left as it is"
+            "run; the file was left as it is: use --cache elsewhere"
         )
     if application == APPLICATION_ID and version > SCHEMA_VERSION:
         raise CacheError(
@@ -238,8 +242,8 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
             raise CacheError(_damaged(path, "file is not a database"))
         return 0
     raise CacheError(
-        f"{path} is an SQLite database of another program: use --cache elsewhere; "
-        "the file was left as it is"
+        f"{path} is an SQLite database of another program; the file was left as it is: use "
+        "--cache elsewhere"
     )
 
 
@@ -272,12 +276,15 @@ def _translated(path: Path) -> Iterator[None]:
         raise CacheError(_explain(path, error)) from error
     except OSError as error:
         raise CacheError(
-            f"cannot use the cache {path}: {error.strerror}; use --cache elsewhere"
+            f"cannot use the cache {path} ({error.strerror}): use --cache elsewhere"
         ) from error
 
 
 def _explain(path: Path, error: sqlite3.DatabaseError) -> str:
-    match _code(error):
+    code = _code(error)
+    if code == sqlite3.SQLITE_IOERR and _is_full(path.parent):
+        code = sqlite3.SQLITE_FULL
+    match code:
         case sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_CORRUPT:
             return _damaged(path, str(error))
         case sqlite3.SQLITE_FULL:
@@ -294,10 +301,17 @@ def _explain(path: Path, error: sqlite3.DatabaseError) -> str:
             return f"cannot use the cache {path}: {error}"
 
 
+def _is_full(folder: Path) -> bool:
+    """Guess why there is no room for what SQLite maps: it says no more than that it failed."""
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free < _LITTLE
+    return False
+
+
 def _damaged(path: Path, what: str) -> str:
     return (
-        f"{path} is damaged or not a cache ({what}): move it away or use --cache elsewhere; "
-        "the file was left as it is"
+        f"{path} is damaged or not a cache ({what}); the file was left as it is: move it away or "
+        "use --cache elsewhere"
     )
 
 

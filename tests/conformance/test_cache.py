@@ -339,7 +339,14 @@ def test_place_below_a_file(tmp_path: Path) -> None:
 
 def test_place_of_a_folder(tmp_path: Path) -> None:
     for operation in _operations(tmp_path):
-        assert _refusal(operation).startswith(f"cannot use the cache {tmp_path}: Is a directory")
+        assert _refusal(operation).startswith(f"cannot use the cache {tmp_path} (Is a directory)")
+
+
+def test_place_of_a_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "tuning.sqlite"
+    os.mkfifo(path)
+    for operation in _operations(path):
+        assert _refusal(operation).startswith(f"cannot use the cache {path} (not a regular file)")
 
 
 def test_locked_for_too_long(tmp_path: Path) -> None:
