@@ -246,12 +246,12 @@ class Checker:
 
     def answer(self, request: Any) -> dict[str, Any]:
         """The answer to a request, as JSON has both; it has the request's `id`."""
-        known = {"id": request["id"]} if isinstance(request, dict) and "id" in request else {}
+        known = {"id": request.get("id") if isinstance(request, dict) else None}
         try:
             return known | self.check(Submission.of(request)).document
         except AutotuneError as error:
-            refused = {"verified": False, "outcome": "refused", "reason": str(error)}
-            return known | refused
+            nothing = Verdict(Measurement(Outcome.REJECTED)).document
+            return known | nothing | {"outcome": "refused", "reason": str(error)}
 
 
 def _function(what: str, text: str) -> Any:

@@ -130,7 +130,7 @@ def _check(name: str, array: Any, wanted: Array) -> None:
         raise OperandError(f"{name} must have shape {shape}, got {array.shape}")
     if array.dtype.name != dtype or not array.dtype.isnative:
         raise OperandError(
-            f"{name} must have dtype {dtype} in native byte order, got {array.dtype.str}: "
+            f"{name} must have dtype {dtype} in native byte order, got {array.dtype}: "
             f"convert it with .astype({dtype!r})"
         )
     if not array.flags.aligned:

@@ -228,6 +228,8 @@ class TorchTensors(Library):
 
     def multiply(self, a: Any, b: Any, out: Any, alpha: Any, beta: Any) -> Any:
         """Whatever PyTorch multiplies, with gradients where wanted."""
+        if out is not None and self._records(a, b, out):
+            return self.module.matmul(a, b, out=out)  # says that there are none then
         usual = type(alpha) is type(beta) is float and alpha == 1 and beta == 0
         if usual and out is None:
             return self._product(a, b)
@@ -241,6 +243,11 @@ class TorchTensors(Library):
             result = result if factor == 1 else result * factor
             scale("beta", beta, dtype)
         return result if out is None else self.store(out, result, beta, core_of(a, b))
+
+    def _records(self, *arrays: Any) -> bool:
+        """True if gradients are wanted of one of them."""
+        wanted = any(getattr(each, "requires_grad", False) for each in arrays)
+        return wanted and bool(self.module.is_grad_enabled())
 
     def _product(self, a: Any, b: Any) -> Any:
         stacks = type(a) is type(b) is self.module.Tensor and a.dim() == b.dim() == 3

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from autotune.core.errors import InputError
 from autotune.core.processors import status_of
 from autotune.measuring.channel import Channel, encode
 from autotune.measuring.processes import Failure, FailureKind, Handler
@@ -84,11 +85,12 @@ def serve(descriptor: int, parent: int, watched: int) -> None:
 
 def _raised(error: Exception) -> Failure:
     message = " ".join(str(error).split())[:300]
-    name = type(error).__name__
+    name, refused = type(error).__name__, isinstance(error, InputError)
     return Failure(
         FailureKind.RAISED,
-        f"{name}: {message}" if message else name,
+        message if refused else f"{name}: {message}" if message else name,
         "".join(traceback.format_exception(error)),
+        refused=refused,
     )
 
 

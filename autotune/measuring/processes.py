@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any, Self, TypedDict, Unpack
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import OutOfTimeError, WorkerError
+from autotune.core.errors import InputError, OutOfTimeError, WorkerError
 from autotune.core.interpreter import python
 from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.channel import Channel, ReplyError, decode
@@ -80,12 +80,15 @@ class Failure:
         trace: the worker's traceback, where it raised.
         innocent: whether it may be the doing of somebody else: of requests that the process had
             answered before, or of whoever killed it. A fresh process tells.
+        refused: whether what was given is at fault: the exception is an `InputError`, and the
+            reason its message.
     """
 
     kind: FailureKind
     reason: str
     trace: str = ""
     innocent: bool = False
+    refused: bool = False
 
     def judge(self, otherwise: Outcome = Outcome.LAUNCH_FAILED, who: str = "") -> Measurement:
         """The measurement of the candidate that the request was about.
@@ -435,6 +438,8 @@ class WorkerProcess(Asking):
             reasons.append(started.reason)
             if started.kind is not FailureKind.DIED:
                 break  # it would do so again
+        if started.refused:
+            raise InputError(started.reason)
         told = ", then ".join(dict.fromkeys(reasons))
         raise WorkerError(f"a worker process did not start: {told}")
 

@@ -25,7 +25,7 @@ def element_sizes(dtype: str) -> dict[str, int]:
 
 
 def positive(name: str, value: Any) -> int:
-    """A field that is a whole number >= 1.
+    """A field that is a whole number >= 1, and less than 2^63.
 
     Raises:
         ProblemError: it is not; the message names it. So do the functions below.
@@ -36,11 +36,13 @@ def positive(name: str, value: Any) -> int:
         number = 0
     if number < 1 or isinstance(value, bool):
         raise ProblemError(f"{name} must be a whole number >= 1, got {shown(value)}")
+    if number >= 2**63:
+        raise ProblemError(f"{name} must be less than 2^63, got {shown(value)}")
     return number
 
 
 def dtype_of(name: str, value: Any, types: Mapping[str, Dtype] = DTYPES) -> str:
-    """A field that is a dtype: a name, or anything NumPy understands as one."""
+    """A field that is a dtype: a name, or a dtype or a scalar type of NumPy's."""
     text = str(value if isinstance(value, str) else getattr(value, "__name__", str(value)))
     plain = dtype_name(text)
     if plain not in types:

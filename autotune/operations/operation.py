@@ -208,7 +208,7 @@ class OperationProblem(Problem):
     Attributes:
         defined: the operation.
         shape: its sizes, in order.
-        dtype: element type of the operands: a name or anything NumPy understands as a dtype.
+        dtype: element type of the operands: a name, or a dtype or a scalar type of NumPy's.
         out_dtype: element type of the output; None means `dtype`, or the sums' of integers.
         accuracy: the loosest accuracy class a kernel may have; empty means native for 16-bit
             operands, ieee for others.

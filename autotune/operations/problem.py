@@ -73,7 +73,7 @@ class Gemm(Problem):
         m: rows of A and C.
         n: the reduction: columns of A, rows of B.
         k: columns of B and C.
-        dtype: element type of A and B: a name or anything NumPy understands as a dtype.
+        dtype: element type of A and B: a name, or a dtype or a scalar type of NumPy's.
         out_dtype: element type of C; None means `dtype`, or the sums' of integers.
         layout: which operands are stored transposed; "nt" takes B as a K x N array.
         accuracy: the loosest accuracy class a kernel may have; empty means native for 16-bit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -290,7 +291,7 @@ def _text(key: str, given: str | Path, folders: tuple[Path, ...] = ()) -> tuple[
     known = isinstance(given, (str, os.PathLike)) and given != ""
     arguments.must(key, "a path, or the text", given, known)
     if isinstance(given, str) and ("\n" in given or not given.endswith((".cu", ".j2", ".cuh"))):
-        return given, functools.partial(_with_headers, key, folders)
+        return textwrap.dedent(given), functools.partial(_with_headers, key, folders)
     try:
         path = Path(given)
         near = (path.parent, *folders)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,9 @@ _BETWEEN = re.compile(r"\s+x\s+|(?<=[A-Z0-9)])x(?=[A-Z0-9(])")
 _TYPED = re.compile(r"\s*((?:[a-z]+\d*)?)\s*\[(.*)\]\s*")
 _SMALL = re.compile(r"[a-z](x[a-z])*")
 _OPERAND_KEYS = ("shape", "dtype", "most", "ascending")
+MOST_VALUES = 10_000
+"""Of a parameter: they stand in the family's file, which is read often."""
+
 _PARAMETER_KEYS = ("values", "default", "summary", "runtime")
 _ASKED = "as the kernel's restrictions ask"
 
@@ -346,9 +350,10 @@ def _parameter(name: str, values: Values) -> Iterator[tuple[str, Entry]]:
     for key in table:
         if key not in _PARAMETER_KEYS:
             raise InputError(must_be(f"a key of parameters.{name}", str(key), _PARAMETER_KEYS))
-    listed = [_plain(each) for each in table.get("values", ())]
-    if not listed:
-        raise InputError(f"parameters.{name} must have at least one value")
+    listed = [_plain(each) for each in itertools.islice(table.get("values", ()), MOST_VALUES + 1)]
+    if not 1 <= len(listed) <= MOST_VALUES:
+        most = f"{MOST_VALUES} values at most" if listed else "at least one value"
+        raise InputError(f"parameters.{name} must have {most}")
     yield "values", listed
     for key in _PARAMETER_KEYS[1:]:
         if key in table:

@@ -25,6 +25,7 @@ from autotune.runtime.contest import VARIABLE, Contest, is_faster
 from autotune.runtime.contestants import MARGIN
 from autotune.runtime.loading import load, request_of
 from autotune.runtime.product_log import log_product, summary, warn_once
+from autotune.serving.background import VARIABLE as IN_BACKGROUND
 from autotune.serving.loading import contenders, refusal
 from autotune.store import MatchQuality, pools
 from autotune.targets.families import catalog
@@ -296,6 +297,8 @@ def _clock(target: str) -> Clock | None:
 def _contenders(problem: Problem, target: str) -> tuple[Sequence[Contender], str]:
     """The kernels that may be the fastest, or why there are none."""
     try:
+        for variable in (VARIABLE, IN_BACKGROUND):
+            is_on(variable)  # asked again in calls, which refuse nothing
         chosen, request = make_target(target), request_of(problem, target, match="nearest")
         if (reason := refusal(chosen, request)) is not None:
             return (), reason

@@ -71,6 +71,8 @@ def load(
     if fallback not in FALLBACKS:
         raise UnknownNameError(f"fallback must be None or 'library', got {fallback!r}")
     check_asked(problem, target, device, cache)
+    known = background is None or isinstance(background, bool)
+    must("background", "True, False or None", background, known)
     folders = paths("extra_families", extra_families)
     again = functools.partial(
         load,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from autotune.core import session
@@ -73,6 +75,33 @@ def _log_once(line: str, listener: str | None) -> None:
     _log.debug("%s", line)
 
 
+class _Lines(logging.FileHandler):
+    """Appends lines to a file, at once and whole, so that processes may share it.
+
+    A program must not end, nor wait, for its log: a file that cannot be written is given up.
+    """
+
+    def _open(self) -> TextIOWrapper:
+        # A pipe that nobody reads would be waited for.
+        return open(self.baseFilename, "a", encoding="utf-8", opener=_open_at_once)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Write no more."""
+        _log.removeHandler(self)
+        _give_up(self.baseFilename, sys.exception())
+        with suppress(OSError):  # what is left to write
+            self.close()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+
+
+def _give_up(given: str, error: BaseException | None) -> None:
+    why = getattr(error, "strerror", None) or error
+    _warnings.warning("%s=%s cannot be written (%s): nothing is told", VARIABLE, given, why)
+
+
 @session.cached()
 def _listen(given: str) -> None:
     """Have a file written, or the standard error stream, from now on."""
@@ -83,11 +112,9 @@ def _listen(given: str) -> None:
         else:
             path = expanded(given).absolute()
             check_lines(path)
-            # Lines are appended at once and whole, so that processes may share a file.
-            handler = logging.FileHandler(path, encoding="utf-8")
-    except (OSError, InputError) as error:  # a program must not end for its log
-        why = getattr(error, "strerror", None) or error
-        _warnings.warning("%s=%s cannot be written (%s): nothing is told", VARIABLE, given, why)
+            handler = _Lines(path)
+    except (OSError, InputError) as error:
+        _give_up(given, error)
         return
     handler.setFormatter(logging.Formatter("autotune: %(message)s"))
     _log.addHandler(handler)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from autotune.checking import Checker
+from autotune.checking import Checker, Verdict
 from autotune.cli import main
+from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring import rounds
 from autotune.store import strict_json
 from autotune.tuning.context import TuningContext
@@ -187,6 +188,7 @@ def test_what_cannot_be_judged_is_refused_in_a_line(
     assert (answer["verified"], answer["outcome"]) == (False, "refused")
     assert told in answer["reason"], answer
     assert "\n" not in answer["reason"]
+    assert answer.keys() == {"id", *Verdict(Measurement(Outcome.OK)).document}
     assert "run here" not in capsys.readouterr().out
 
 

@@ -212,8 +212,10 @@ def test_what_all_ranks_raise_ends_them_as_they_like(shared_cache: Path) -> None
     assert ended.processes == []
 
 
-def test_a_time_limit_that_is_none_is_refused(shared_cache: Path) -> None:
-    ended = run([TUNE] * 2, shared_cache, **{VARIABLE: "soon"})
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("limit", ["soon", "0", "1e300"])
+def test_a_time_limit_that_is_none_is_refused(limit: str, shared_cache: Path) -> None:
+    ended = run([TUNE] * 2, shared_cache, **{VARIABLE: limit})
     assert ended.code == 2
     (line,) = ended.printed.splitlines()
     assert "AUTOTUNE_MPI_TIMEOUT must be the seconds" in line

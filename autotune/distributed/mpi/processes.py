@@ -38,6 +38,9 @@ VARIABLE = "AUTOTUNE_MPI_TIMEOUT"
 
 DEFAULT_S = 60.0
 
+MOST_S = 1e9
+"""Seconds that the system's clocks can count from now on, and more than anybody waits."""
+
 
 def patience_s(default_s: float = DEFAULT_S) -> float:
     """Seconds to wait for other ranks: those of the environment variable, or the default.
@@ -52,10 +55,10 @@ def patience_s(default_s: float = DEFAULT_S) -> float:
         seconds = float(text)
     except ValueError:
         seconds = math.nan
-    if not 0 < seconds < math.inf:
+    if not 0 < seconds <= MOST_S:
         raise InputError(
             f"{VARIABLE} must be the seconds that ranks wait for each other, got {text!r}: give a "
-            f"positive number, or unset it for {default_s:g}"
+            f"positive number, at most {MOST_S:g}, or unset it for {default_s:g}"
         )
     return seconds
 

@@ -204,6 +204,7 @@ THREADED = {"parameters": {"rows": [1], "threads": [1, 2]}}
         (product, {"reference": 3}, r"reference must be a formula like"),
         (product, {"parameters": {}}, r"at least one parameter"),
         (product, {"parameters": {"rows": []}}, r"rows must have at least one value"),
+        (product, {"parameters": {"rows": range(10**9)}}, r"rows must have 10000 values at most"),
         (product, {"parameters": {"rows": 4}}, r"rows must be a list of values, got 4"),
         (product, {"parameters": {"rows": {"value": [1]}}}, r"did you mean 'values'"),
         (product, {"restrictions": [3]}, r'must be expressions like "rows <= M", or functions'),

@@ -100,6 +100,17 @@ def contest(clock: FakeClock, problem: Gemm = PROBLEM, target: str = "cpu") -> C
     return made
 
 
+@pytest.mark.parametrize("variable", ["AUTOTUNE_TURNS", "AUTOTUNE_BACKGROUND"])
+def test_a_wrong_value_of_a_switch_breaks_no_product(
+    variable: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(variable, "off")
+    for _ in range(2):
+        np.testing.assert_allclose(matmul(A, B), A @ B, rtol=1e-5)
+    (told,) = [each.message for each in caplog.records if each.levelname == "WARNING"]
+    assert f"left to their libraries: {variable} must be 0 or 1, got 'off'" in told
+
+
 def play(made: Contest, calls: int = 100) -> list[str]:
     """Who computed, call by call, until it is known."""
     who = []

@@ -88,6 +88,14 @@ def test_gradients_are_pytorchs() -> None:
     assert into.equal(got)
 
 
+@pytest.mark.parametrize("wanting", ["a", "b", "out"])
+def test_gradients_through_an_output_are_refused_as_by_pytorch(wanting: str) -> None:
+    given = {name: torch.ones(2, 2) for name in ("a", "b", "out")}
+    given[wanting].requires_grad_()
+    with pytest.raises(RuntimeError, match="grad"):
+        matmul(**given)
+
+
 def test_stacks_are_exact_whatever_pytorch_is_set_to() -> None:
     source = random.Random(0)
     a, b = (tensor(source, (3, 20, 20), "float32", "rows") for _ in range(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -63,10 +64,16 @@ def test_programs_may_listen_themselves(own_cache: Path) -> None:
     [
         ("stderr", f"autotune: matmul {M}x{N}x{K}-float32 on cpu: textbook: step=1, EXACT\n"),
         ("/missing/folder/log", "AUTOTUNE_LOG=/missing/folder/log cannot be written (No such"),
+        ("/dev/full", "AUTOTUNE_LOG=/dev/full cannot be written (No space left on device)"),
+        ("pipe", "AUTOTUNE_LOG=pipe cannot be written (No such device or address)"),
         ("", ""),
     ],
 )
-def test_where_it_is_told(log: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_it_is_told(
+    log: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")  # which nobody reads
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(product_log.VARIABLE, log)
     script = (
         "import numpy, autotune\n"

@@ -185,6 +185,8 @@ def test_a_faster_library_computes_where_that_is_asked_for(tmp_path: Path, layou
         load(Gemm(4, 4, 4), "cpu", match="nearest", **options)(*[np.ones((4, 4), "f4")] * 3)
     with pytest.raises(UnknownNameError, match="fallback must be None or 'library'"):
         load(problem, "cpu", fallback="numpy")
+    with pytest.raises(InputError, match="background must be True, False or None, got 2"):
+        load(problem, "cpu", background=2)  # type: ignore[arg-type]
 
 
 def test_what_was_tuned_for_other_sizes_says_nothing_of_the_library(tmp_path: Path) -> None:
