@@ -295,7 +295,7 @@ def _prune(args: argparse.Namespace) -> CommandResult:
             shutil.rmtree(folder, ignore_errors=True)
     verb = "would remove" if args.dry_run else "removed"
     lines = [f"{record.id}  {_problem_label(record)}" for record in replaced]
-    lines += map(str, folders)
+    lines += [f"{folder}  files of a kernel that nothing has used since" for folder in folders]
     told = f", {counted(len(folders), 'folder')}" if folders else ""
     lines.append(
         f"{verb} {counted(len(replaced), 'superseded record')}{told} and "

@@ -42,7 +42,7 @@ def scatter(name: str, median_s: float, interval_s: tuple[float, float]) -> str:
     spread = half_width(median_s, interval_s)
     if spread <= WIDE:
         return ""
-    return f"the median of {name} is known to {half_width_text(spread)} only"
+    return f"the median of {name} is uncertain by {half_width_text(spread)}"
 
 
 def disturbance(medians: Sequence[float], best_s: float) -> str:

@@ -217,7 +217,7 @@ def _card(study: Study) -> Card:
         figure, unit = _figure(study, value)
         lines += [("winner", str(best)), ("median", value_text(study, value))]
         if best.interval is not None and (spread := half_width(value, best.interval)) > WIDE:
-            noise = f"the median is known to {half_width_text(spread)} only"
+            noise = f"the median is uncertain by {half_width_text(spread)}"
     if noise:
         lines.append(("noisy", noise))
     if record is not None and record.baseline is not None:

@@ -241,7 +241,7 @@ class TuningRecord(_Summed):
     def caveats(self) -> tuple[str, ...]:
         """Caveats of the record, for people; mostly none."""
         slow = f"slower than {self.baseline.name}" if self.baseline is not None else ""
-        noise = self.noise or f"the median is known to {half_width_text(self.spread)} only"
+        noise = self.noise or f"the median is uncertain by {half_width_text(self.spread)}"
         told = (slow if self.slower_than_library else "", noise if self.noisy else "")
         return tuple(filter(None, told))
 

@@ -385,4 +385,4 @@ def _nothing_valid(run: TrialRun) -> str:
     if took:
         text += f" within {limit_s:g} s ({', '.join(took)})"
     enough_s = max(ENOUGH_S, MORE * limit_s)
-    return f"{text}: allow more time, --timeout {enough_s:.0f} or so"
+    return f"{text}: allow more time, a timeout of {enough_s:.0f} s or so"

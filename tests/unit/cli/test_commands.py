@@ -223,7 +223,7 @@ def test_what_cannot_be_meant_is_refused_before_any_process(
                 sys.version_info >= (3, 13), reason="to Python 3.13 it is a path that is not there"
             ),
         ),
-        ("cache list --cache", 1, "File name too long; use --cache elsewhere"),
+        ("cache list --cache", 1, "File name too long): use --cache elsewhere"),
     ],
 )
 def test_a_path_longer_than_the_system_takes_is_refused(

@@ -291,7 +291,7 @@ def test_a_card_tells_the_finals_from_the_search_and_noise_from_none() -> None:
     [card] = winning.overview([Study("loose", [loose])]).cards
     assert (card.badge, dict(card.lines)["noisy"]) == (
         "noisy",
-        "the median is known to ±50.0% only",
+        "the median is uncertain by ±50.0%",
     )
     assert "±0.0" not in rendered(study, winning_study())
 

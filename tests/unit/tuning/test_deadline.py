@@ -353,13 +353,13 @@ class TestRuns:
         told = str(caught.value)
         assert "was tried within 10 s (" in told
         assert re.search(r"\(compiling took \d\.\d s[,)]", told)
-        assert told.endswith("allow more time, --timeout 30 or so")
+        assert told.endswith("allow more time, a timeout of 30 s or so")
         assert begun(clock) <= 10
 
     def test_a_slow_baseline_does_not_hold_a_run_up(self, clock: Clock, tuned) -> None:
         work = SlowWork(clock, compile_s=0.1, trial_s=1.0, finals_s=1.0)
         work.baseline = lambda: work.work("baseline", 1000.0)  # type: ignore[method-assign]
-        with pytest.raises(TuningFailedError, match=r"the library took .*--timeout 30 or so"):
+        with pytest.raises(TuningFailedError, match=r"the library took .*a timeout of 30 s or so"):
             tuned(work, 10.0)
         assert begun(clock) <= 10
 

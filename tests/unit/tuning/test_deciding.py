@@ -334,7 +334,7 @@ def test_what_stays_disturbed_is_stored_as_noisy_and_makes_way(
     noisy = run(stopwatch).best
     assert len(stopwatch.finals_held) == deciding.ATTEMPTS
     assert noisy.noisy
-    assert noisy.noise == "the median of the winner is known to ±40.0% only"
+    assert noisy.noise == "the median of the winner is uncertain by ±40.0%"
     again = run(watch())
     assert not again.kept
     assert again.best.candidate == noisy.candidate
