@@ -114,10 +114,7 @@ class HostKernel:
             and len(inputs) == self._inputs
             and scalars.keys() <= self._defaults.keys()
         ):
-            values = {
-                **self._defaults,
-                **(scalars if out is not None else typed(self._problem.defined, scalars)),
-            }
+            values = {**self._defaults, **(scalars if out is not None else self._typed(scalars))}
             if out is not None or not self._problem.defined.reads_output(values):
                 made = np.empty(self._shape, self._dtype) if out is None else out
                 if self._direct(*self._ordered(inputs, made), *values.values()):
@@ -127,6 +124,9 @@ class HostKernel:
     def _ordered(self, inputs: Sequence[Any], out: Any) -> tuple[Any, ...]:
         """The operands in the operation's order."""
         return (*inputs[: self._position], out, *inputs[self._position :])
+
+    def _typed(self, scalars: Mapping[str, Any]) -> dict[str, Any]:
+        return typed(self._problem.defined, scalars)
 
     def _call_carefully(
         self, inputs: Sequence[Any], out: Any, scalars: Mapping[str, Any], stream: Any
@@ -141,7 +141,7 @@ class HostKernel:
             raise OperandError(f"a cpu kernel takes no stream, got {stream!r:.80}")
         defined = self._problem.defined
         check_call(defined, inputs, scalars)
-        values = {**self._defaults, **typed(self._problem.defined, scalars)}
+        values = {**self._defaults, **self._typed(scalars)}
         arrays = check_operands(self._problem, inputs, out, values)
         self._raw(*arrays, *values.values())
         return self._results(arrays, out)
@@ -189,7 +189,7 @@ class HostOutputs(HostKernel):
                 else np.empty(stored.shape, ELEMENTS[stored.dtype].numpy)
                 for operand, stored in zip(defined.operands, self._problem.operands, strict=True)
             ]
-            values = {**self._defaults, **typed(self._problem.defined, scalars)}
+            values = {**self._defaults, **self._typed(scalars)}
             if self._direct(*arrays, *values.values()):
                 return self._results(arrays)
         return self._call_carefully(inputs, out, scalars, stream)

@@ -298,7 +298,7 @@ def _contenders(problem: Problem, target: str) -> tuple[Sequence[Contender], str
     """The kernels that may be the fastest, or why there are none."""
     try:
         for variable in (VARIABLE, IN_BACKGROUND):
-            is_on(variable)  # asked again in calls, which refuse nothing
+            is_on(variable)  # a wrong value is told of once, here: calls refuse nothing
         chosen, request = make_target(target), request_of(problem, target, match="nearest")
         if (reason := refusal(chosen, request)) is not None:
             return (), reason
