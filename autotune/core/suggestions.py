@@ -9,9 +9,6 @@ from autotune.core.printable import shown
 
 _LONGEST_LISTING = 50
 
-_NEAR = 0.7
-"""Share of letters that a name must have in common with what was given."""
-
 
 def must_be(what: str, given: object, known: Collection[str]) -> str:
     """An error's text: the rule, the value, and the likely meaning."""
@@ -39,5 +36,5 @@ def nearest(given: object, known: Iterable[str]) -> str | None:
     if not isinstance(given, str):
         return None
     names = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(given.lower(), names, 1, _NEAR)
+    close = difflib.get_close_matches(given.lower(), names, 1)
     return names[close[0]] if close else None

@@ -37,7 +37,7 @@ def positive(name: str, value: Any) -> int:
     if number < 1 or isinstance(value, bool):
         raise ProblemError(f"{name} must be a whole number >= 1, got {shown(value)}")
     if number >= 2**63:
-        raise ProblemError(f"{name} must be less than 2^63, got {shown(value)}")
+        raise ProblemError(f"{name} must be a whole number < 2^63, got {shown(value)}")
     return number
 
 

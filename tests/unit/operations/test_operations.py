@@ -98,7 +98,7 @@ def test_a_problem_names_its_sizes() -> None:
     for fields, message in (
         ({"M": 4}, "N is missing"),
         ({"M": 4, "N": 0}, "N must be a whole number >= 1"),
-        ({"M": 4, "N": 2**63}, r"N must be less than 2\^63, got 9223372036854775808"),
+        ({"M": 4, "N": 2**63}, r"N must be a whole number < 2\^63, got 9223372036854775808"),
         ({"M": 4, "N": 5, "layout": "nt"}, "takes M, N, dtype"),
     ):
         with pytest.raises(ProblemError, match=message):

@@ -84,7 +84,7 @@ def test_shapes_are_read() -> None:
 @pytest.mark.parametrize(
     ("shape", "told"),
     [
-        ("7x7x9223372036854775808", "must be a number < 2^63"),
+        ("7x7x9223372036854775808", "k must be a whole number < 2^63"),
         ("7x7x99999999999999999999", "three whole numbers < 2^63"),
         (
             "99999999x99999999x99999999",
