@@ -68,7 +68,7 @@ def path(name: str) -> Path:
         AutotuneError: the package was installed without data sets.
     """
     known = described()
-    if name not in known:
+    if name not in [*known]:  # which may not be hashable
         raise UnknownNameError(must_be("a data set", name, known))
     file = data_dir("datasets") / known[name].file
     if hashlib.sha256(file.read_bytes()).hexdigest() != known[name].sha256:

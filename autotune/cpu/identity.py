@@ -18,6 +18,7 @@ from autotune.core import session
 from autotune.core.device import SETTINGS, Device, DeviceFingerprint
 from autotune.core.errors import MissingDependencyError
 from autotune.core.limits import CpuLimits
+from autotune.core.printable import first_line
 from autotune.core.processors import affinity_count, integer_of, own_quota, text_of
 from autotune.core.version import __version__
 from autotune.cpu.baseline import Blas, numpy_blas
@@ -26,9 +27,9 @@ from autotune.serving.numba_settings import numba_settings
 
 try:
     import llvmlite.binding as llvm
-except ImportError as error:
+except (ImportError, OSError) as error:  # OSError: its library, where memory is limited, say
     raise MissingDependencyError(
-        f"the target cpu needs Numba ({error}): pip install numba"
+        f"the target cpu needs Numba ({first_line(error)}): pip install numba"
     ) from error
 
 if TYPE_CHECKING:

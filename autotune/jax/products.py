@@ -23,7 +23,7 @@ from autotune.core.errors import OperandError, OperandTypeError
 from autotune.core.session import Remembered
 from autotune.jax.foreign import Buffer, register
 from autotune.operations.problem import ACCURACIES, Gemm
-from autotune.runtime.choosing import check_class, measured_kernel, of_class
+from autotune.runtime.choosing import check_class, class_name, measured_kernel, of_class
 from autotune.runtime.multiplying import kernel_for
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ def matmul(
         InputError: there is no such class, or not for operands of the type.
         OperandError: another precision or type, which kernels do not have.
     """
+    if type(accuracy) is not str:
+        accuracy = class_name(accuracy)
     a, b = jnp.asarray(a), jnp.asarray(b)
     made = jnp.result_type(a, b)
     if precision not in (None, "default", jax.lax.Precision.DEFAULT):

@@ -357,6 +357,8 @@ def build(
                     known = program.expected(sizes)[1] * doubt * far
                 seconds[row, column] = known
     served = np.isfinite(seconds).any(axis=0)
+    if not served.any():  # nothing was measured yet, or nothing that can be used
+        return Built((), 0.0, 0)
     chosen, remaining = select(seconds[:, served], most=most, loss=loss)
     entries = tuple(able[row].entry(families[able[row].key.family]) for row in chosen)
     return Built(entries, remaining, int(served.sum()))

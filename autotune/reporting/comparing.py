@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import os
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -91,9 +92,9 @@ class Comparison:
             InputError: a file cannot be read or is given twice, or a number is less than 1.
             AutotuneError: as `autotune.research.replay`.
         """
-        real = [path.resolve() for path in files]
+        real = [os.path.realpath(path) for path in files]
         for path in real:  # the runs of one given twice would count twice as evidence
-            arguments.must("a file", "given only once", str(path), real.count(path) == 1)
+            arguments.must("a file", "given only once", path, real.count(path) == 1)
         names: dict[str, RecordedSpace] = {}
         for recorded in map(read_recorded, files):
             own = (recorded.name, *(f"{recorded.name} ({n})" for n in range(2, len(files) + 1)))

@@ -218,6 +218,7 @@ def read_arrow(content: bytes, name: str) -> Recording:
             table = arrow.parquet.read_table(source)
         else:
             table = arrow.ipc.open_file(source).read_all()
+        table.validate(full=True)  # what is damaged would end the process
         about = json.loads((table.schema.metadata or {}).get(_ABOUT, b"{}"))
     except (arrow.ArrowException, OSError, ValueError, RecursionError) as error:
         raise InputError(f"not a usable table: {first_line(error)}") from error

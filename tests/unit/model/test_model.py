@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from autotune.model import (
     chip_of,
     program_of,
 )
-from autotune.model.book import select
+from autotune.model.book import Built, select
 from autotune.model.choosing import strangeness
 from autotune.model.prices import fit
 from autotune.model.pricing import Priced, Programs, price
@@ -403,6 +404,8 @@ def test_programs_that_were_never_timed_have_expectations(pipelined: KernelFamil
     book.learn()
     assert program.expected(Sizes(512, 512, 512, 4))[1] == pytest.approx(small)
     assert build(book, {"pipelined": pipelined}).entries == ()
+    program.known = cast(Any, object())  # of an earlier portfolio; nothing was measured since
+    assert build(book, {"pipelined": pipelined}) == Built((), 0.0, 0)
 
 
 @pytest.mark.sampled(4)

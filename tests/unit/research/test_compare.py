@@ -119,6 +119,7 @@ def test_bad_usage_is_one_line(
 ) -> None:
     pytest.importorskip("vl_convert")
     (tmp_path / "other").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
     files, folder = [recording(tmp_path / "a.json", 3)], tmp_path / "out"
     name = datasets.names()[0]
     for bad, message in (
@@ -134,6 +135,7 @@ def test_bad_usage_is_one_line(
             [name, str(datasets.path(name)), "--out", str(folder)],
             "a file must be given only once, got",
         ),
+        ([str(tmp_path / "loop"), "--out", str(folder)], "Too many levels of symbolic links"),
     ):
         capsys.readouterr()
         assert main(["compare", str(files[0]), *bad, "-q"]) == 2

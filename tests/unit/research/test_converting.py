@@ -10,6 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -475,6 +476,18 @@ def test_a_damaged_table_is_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "file.parquet").write_bytes(content)
     with pytest.raises(InputError, match="not a usable table"):
         read_recorded(tmp_path / "file.parquet")
+
+
+def test_a_table_with_damaged_offsets_is_refused(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow")
+    table, file = arrow.table({"samples_s": [[1.0], [2.0], [3.0]]}), tmp_path / "file.arrow"
+    with arrow.ipc.new_file(str(file), table.schema) as written:
+        written.write_table(table)
+    whole, damaged = (np.array([0, 1, 2, last], np.int32).tobytes() for last in (3, 10**8))
+    assert file.read_bytes().count(whole) == 1
+    file.write_bytes(file.read_bytes().replace(whole, damaged))
+    with pytest.raises(InputError, match="not a usable table: Column 0"):
+        read_recorded(file)
 
 
 SPACE = SearchSpace(

@@ -12,7 +12,7 @@ from measured_shapes import SHAPES, measured_cache
 from structured_kernels import made, operands
 
 import autotune
-from autotune.core.errors import AutotuneError, OperandError
+from autotune.core.errors import AutotuneError, InputError, OperandError
 
 jax: Any = pytest.importorskip("jax")
 
@@ -198,6 +198,13 @@ def test_arrays_without_contents_are_for_the_other_matmul(transform: Any) -> Non
     stack = whole(2, M, N), whole(2, N, K)
     with pytest.raises(OperandError, match=r"^a must have contents.*: use autotune.jax.matmul"):
         transform(autotune.matmul)(*stack)
+
+
+def test_no_class_is_the_usual_one() -> None:
+    a, b = whole(M, N), whole(N, K)
+    same(matmul(a, b, accuracy=None), matmul(a, b))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="accuracy must be one of ieee"):
+        matmul(a, b, accuracy=[])  # type: ignore[arg-type]
 
 
 def test_what_completion_shows() -> None:
