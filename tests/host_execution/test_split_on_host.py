@@ -128,7 +128,7 @@ def test_rows_of_tiles_are_short_or_long(name: str, folder: Path) -> None:
             assert judge(name, "tn", case, folder, row_bytes=row_bytes, promote=promote) == ""
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("name", "n"),
     [  # a block holds two, one, and less than one of its four rows at a time

@@ -339,6 +339,7 @@ def host(family: KernelFamily, programs: ProgramCache) -> Iterator[CpuEvaluator]
         yield evaluator
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("dtype", "layout"),
     [("float32", "nn"), ("float32", "nt"), ("float64", "tn"), ("float64", "tt")],

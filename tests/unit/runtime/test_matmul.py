@@ -45,7 +45,7 @@ def same(got: Any, wanted: Any) -> None:
     np.testing.assert_array_equal(got, wanted)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_what_numpy_multiplies(seed: int) -> None:
     source = random.Random(seed)

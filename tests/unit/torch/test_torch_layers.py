@@ -118,7 +118,7 @@ def test_what_kernels_do_not_take_is_pytorchs(kernels: list[str]) -> None:
         linear(x, w, activation="swish")
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "sigmoid", None])
 @pytest.mark.parametrize("parts", [(), ("bias",), ("multiply", "residual"), PARTS])
 def test_gradients_of_gradients(activation: str | None, parts: tuple[str, ...]) -> None:
@@ -282,6 +282,7 @@ def test_launches_on_a_gpu_are_of_addresses(monkeypatch: pytest.MonkeyPatch) -> 
     assert layers._launched(problem, Addressed(), flipped, (2, 3, K)) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(K,), (M, K)])
 def test_sums_of_the_switch(shape: tuple[int, ...], kernels: list[str]) -> None:
     a, b, c = random(M, N), random(K, N).t(), random(*shape)
