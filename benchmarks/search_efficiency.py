@@ -27,7 +27,7 @@ from environment import checksum, commit, describe, describe_files
 from search_peers import contestant_worker, peers
 
 from autotune.core.errors import InputError
-from autotune.measuring.processes import Failure
+from autotune.measuring.failure import Failure
 from autotune.measuring.sharing import WorkerPool
 from autotune.research import RecordedSpace, Summary, read_recorded, summarise
 from autotune.research.replay import ONE_THREAD

@@ -28,7 +28,7 @@ from autotune.core.interrupt import Interrupt, asked_to_stop
 from autotune.core.measurement import ERROR_NORM, Sustained
 from autotune.families.offers import refusal
 from autotune.measuring.effort import Effort, relative_speed
-from autotune.measuring.processes import Failure
+from autotune.measuring.failure import Failure
 
 if TYPE_CHECKING:
     from autotune.core.device import Device, DeviceLimits

@@ -25,8 +25,8 @@ from autotune.measuring.backend import (
 )
 from autotune.measuring.effort import Effort, Stage
 from autotune.measuring.evaluator import Evaluator
+from autotune.measuring.failure import Failure
 from autotune.measuring.messages import Reply
-from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker, WorkerPool
 from autotune.operations.cases import hard_cases, small_case, special_cases
 from autotune.operations.problem import MatrixOperation

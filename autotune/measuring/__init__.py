@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from autotune.measuring.effort import Finals as Finals
     from autotune.measuring.effort import Stage as Stage
     from autotune.measuring.evaluator import Evaluator as Evaluator
-    from autotune.measuring.processes import Failure as Failure
+    from autotune.measuring.failure import Failure as Failure
     from autotune.measuring.processes import WorkerProcess as WorkerProcess
 
 _HOMES = {
     "Baseline": "effort",
     "Effort": "effort",
     "Evaluator": "evaluator",
-    "Failure": "processes",
+    "Failure": "failure",
     "Finals": "effort",
     "Stage": "effort",
     "WorkerProcess": "processes",

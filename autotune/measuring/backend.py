@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from autotune.core.deadline import Deadline
     from autotune.families.gpu.launch import Binary
     from autotune.measuring.effort import Baseline, Report
+    from autotune.measuring.failure import Failure
     from autotune.measuring.messages import Program, Request, Vendor
-    from autotune.measuring.processes import Failure
     from autotune.measuring.sharing import SharedWorker, WorkerPool
     from autotune.operations.problem import Problem
 

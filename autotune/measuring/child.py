@@ -24,7 +24,8 @@ from typing import Any, TypeAlias
 from autotune.core.errors import InputError
 from autotune.core.processors import status_of
 from autotune.measuring.channel import Channel, encode
-from autotune.measuring.processes import Failure, FailureKind, Handler
+from autotune.measuring.failure import Failure, FailureKind
+from autotune.measuring.processes import Handler
 
 SETTLE_S = 1.0
 """Seconds that new threads may go on computing: those of a library spin before they sleep."""
@@ -85,13 +86,11 @@ def serve(descriptor: int, parent: int, watched: int) -> None:
 
 def _raised(error: Exception) -> Failure:
     message = " ".join(str(error).split())[:300]
-    name, refused = type(error).__name__, isinstance(error, InputError)
-    return Failure(
-        FailureKind.RAISED,
-        message if refused else f"{name}: {message}" if message else name,
-        "".join(traceback.format_exception(error)),
-        refused=refused,
-    )
+    trace = "".join(traceback.format_exception(error))
+    if isinstance(error, InputError):
+        return Failure(FailureKind.REFUSED, message, trace)
+    name = type(error).__name__
+    return Failure(FailureKind.RAISED, f"{name}: {message}" if message else name, trace)
 
 
 def _die_with(parent: int) -> None:

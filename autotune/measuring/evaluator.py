@@ -19,6 +19,7 @@ from autotune.measuring.effort import (
     Report,
     silent,
 )
+from autotune.measuring.failure import Failure, FailureKind
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -31,7 +32,7 @@ from autotune.measuring.messages import (
     Visit,
     answers,
 )
-from autotune.measuring.processes import PREPARE_TIMEOUT_S, Failure, FailureKind
+from autotune.measuring.processes import PREPARE_TIMEOUT_S
 from autotune.measuring.rounds import CONFIRM_SHARE, faster, hold_rounds, scatter
 from autotune.measuring.sustained import LEAST_S, TURN_S, SustainedTurns, SustainedVisit
 

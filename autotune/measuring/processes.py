@@ -22,16 +22,14 @@ import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Self, TypedDict, Unpack
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import InputError, OutOfTimeError, WorkerError
+from autotune.core.errors import OutOfTimeError, WorkerError
 from autotune.core.interpreter import python
-from autotune.core.measurement import Measurement, Outcome
 from autotune.measuring.channel import Channel, ReplyError, decode
+from autotune.measuring.failure import Failure, FailureKind
 
 START_TIMEOUT_S = 120.0
 """Seconds a set of ranks has to start; an mpiexec may hang."""
@@ -59,46 +57,6 @@ _BOOT = "from autotune.measuring.child import serve; serve(*map(int, sys.argv[1:
 
 Handler = Callable[[Any], Any]
 """Made by a worker's entry; called with each request, returns the reply."""
-
-
-class FailureKind(StrEnum):
-    """Kind of a request's failure."""
-
-    TIMED_OUT = "timed out"
-    DIED = "died"
-    RAISED = "raised"
-    CHANGED = "changed its process"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A reply that did not come.
-
-    Attributes:
-        kind: how it failed.
-        reason: one line: the time limit, the signal or exit code, or the exception.
-        trace: the worker's traceback, where it raised.
-        innocent: whether it may be the doing of somebody else: of requests that the process had
-            answered before, or of whoever killed it. A fresh process tells.
-        refused: whether what was given is at fault: the exception is an `InputError`, and the
-            reason its message.
-    """
-
-    kind: FailureKind
-    reason: str
-    trace: str = ""
-    innocent: bool = False
-    refused: bool = False
-
-    def judge(self, otherwise: Outcome = Outcome.LAUNCH_FAILED, who: str = "") -> Measurement:
-        """The measurement of the candidate that the request was about.
-
-        Args:
-            otherwise: its outcome, unless the time was up.
-            who: did not reply, where it was no kernel.
-        """
-        outcome = Outcome.TIMEOUT if self.kind is FailureKind.TIMED_OUT else otherwise
-        return Measurement(outcome, reason=f"{who}: {self.reason}" if who else self.reason)
 
 
 class Closing(ABC):
@@ -438,10 +396,8 @@ class WorkerProcess(Asking):
             reasons.append(started.reason)
             if started.kind is not FailureKind.DIED:
                 break  # it would do so again
-        if started.refused:
-            raise InputError(started.reason)
         told = ", then ".join(dict.fromkeys(reasons))
-        raise WorkerError(f"a worker process did not start: {told}")
+        raise started.error(f"a worker process did not start: {told}")
 
     def _limit(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s

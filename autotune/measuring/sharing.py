@@ -14,13 +14,13 @@ from functools import partial
 from typing import Any, Unpack
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import InputError, OutOfTimeError, WorkerError
+from autotune.core.errors import OutOfTimeError, WorkerError
 from autotune.measuring.channel import LOOK_S
+from autotune.measuring.failure import Failure
 from autotune.measuring.processes import (
     GRACE_S,
     PREPARE_TIMEOUT_S,
     Closing,
-    Failure,
     Handler,
     Options,
     WorkerProcess,
@@ -296,9 +296,7 @@ class SharedWorker:
         coming, self._coming = self._coming, None
         if coming is not None and isinstance(reply := process.collect(), Failure):
             process.close(grace_s=0)
-            if reply.refused:
-                raise InputError(reply.reason)
             if not reply.innocent:
-                raise WorkerError(f"operands cannot be made: {reply.reason}")
+                raise reply.error(f"operands cannot be made: {reply.reason}")
             process = self.begin(subject, deadline)
         return process

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from autotune.core import arguments
 from autotune.core.errors import AutotuneError
 from autotune.core.processors import usable_processors
-from autotune.measuring.processes import Failure
+from autotune.measuring.failure import Failure
 from autotune.measuring.sharing import WorkerPool
 from autotune.research.scoring import (
     FIRST_SCORED,

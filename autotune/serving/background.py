@@ -16,7 +16,8 @@ from typing import Any
 from autotune.core import session
 from autotune.core.arguments import is_on
 from autotune.core.errors import AutotuneError, CompileError
-from autotune.measuring.processes import Failure, WorkerProcess
+from autotune.measuring.failure import Failure
+from autotune.measuring.processes import WorkerProcess
 
 VARIABLE = "AUTOTUNE_BACKGROUND"
 """0 has everything compiled in the call that needs it."""

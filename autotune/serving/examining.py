@@ -8,7 +8,8 @@ from typing import Any, TypeVar, get_type_hints
 
 from autotune.core.errors import AutotuneError
 from autotune.measuring.channel import decode, encode
-from autotune.measuring.processes import GRACE_S, Closing, Failure, Handler, WorkerProcess
+from autotune.measuring.failure import Failure
+from autotune.measuring.processes import GRACE_S, Closing, Handler, WorkerProcess
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from autotune.families.family import KernelFamily
     from autotune.families.program_cache import ProgramCache
     from autotune.families.rendering import Source
-    from autotune.measuring.processes import Failure
+    from autotune.measuring.failure import Failure
     from autotune.operations.problem import Problem
 
 Model: TypeAlias = "Callable[[Mapping[str, NDArray[Any]]], NDArray[np.float64]]"

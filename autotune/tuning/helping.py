@@ -18,7 +18,8 @@ from autotune.core.deadline import Deadline
 from autotune.core.errors import InputError, OutOfTimeError
 from autotune.core.processors import usable_processors
 from autotune.measuring.channel import LOOK_S
-from autotune.measuring.processes import Failure, Handler, WorkerProcess
+from autotune.measuring.failure import Failure
+from autotune.measuring.processes import Handler, WorkerProcess
 
 if TYPE_CHECKING:
     from autotune.operations.problem import Problem

@@ -33,8 +33,8 @@ from autotune.distributed.mpi.processes import (
 from autotune.distributed.mpi.ranks.world import World
 from autotune.families.rendering import Source
 from autotune.measuring.effort import Effort
+from autotune.measuring.failure import Failure, FailureKind
 from autotune.measuring.messages import Evaluate, Evaluated
-from autotune.measuring.processes import Failure, FailureKind
 from autotune.operations.problem import Gemm
 
 RANKS = 2

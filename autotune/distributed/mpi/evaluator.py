@@ -44,8 +44,9 @@ from autotune.families.rendering import render
 from autotune.measuring.backend import Backend, Baselines, Prepared
 from autotune.measuring.effort import Effort, Report, Stage, Work
 from autotune.measuring.evaluator import Evaluator
+from autotune.measuring.failure import Failure, FailureKind
 from autotune.measuring.messages import Request
-from autotune.measuring.processes import START_TIMEOUT_S, Failure, FailureKind
+from autotune.measuring.processes import START_TIMEOUT_S
 from autotune.measuring.sharing import WorkerPool
 from autotune.operations.problem import Gemm, only_gemm
 from autotune.serving.examining import Apart

@@ -48,9 +48,9 @@ from autotune.measuring.backend import (
 from autotune.measuring.channel import LOOK_S
 from autotune.measuring.effort import Effort, Stage, silent
 from autotune.measuring.evaluator import Evaluator
+from autotune.measuring.failure import Failure
 from autotune.measuring.harness import device_cases
 from autotune.measuring.messages import Reply
-from autotune.measuring.processes import Failure
 from autotune.measuring.sharing import SharedWorker, WorkerPool
 from autotune.operations.cases import hard_cases, special_cases
 

@@ -19,7 +19,8 @@ from autotune.gpu.driver import activated, driver, use, used, vendor
 from autotune.gpu.launch.code import make_program
 from autotune.gpu.launch.kernel import GpuKernel
 from autotune.gpu.vendor import blas_name
-from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
+from autotune.measuring.failure import Failure, FailureKind
+from autotune.measuring.processes import WorkerProcess
 from autotune.operations.parts import strides_of
 from autotune.serving.reports import HostCall
 

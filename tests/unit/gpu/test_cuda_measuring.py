@@ -48,8 +48,8 @@ from autotune.gpu.nvidia import vendor as compilers
 from autotune.gpu.nvidia.known_gpus import find_gpu
 from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.measuring.effort import Baseline, Work, relative_speed, silent
+from autotune.measuring.failure import Failure, FailureKind
 from autotune.measuring.messages import Series
-from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.rounds import MIN_ROUNDS, conclude, hold_rounds, take_turns
 from autotune.measuring.sharing import WorkerPool
 from autotune.measuring.timing import Stop

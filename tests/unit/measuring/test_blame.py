@@ -24,6 +24,7 @@ from autotune.measuring import backend
 from autotune.measuring.backend import Backend, Prepared
 from autotune.measuring.effort import Effort, Finals, Work
 from autotune.measuring.evaluator import Evaluator
+from autotune.measuring.failure import Failure, FailureKind
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -34,7 +35,7 @@ from autotune.measuring.messages import (
     Vendor,
     Visit,
 )
-from autotune.measuring.processes import MARK, Failure, FailureKind
+from autotune.measuring.processes import MARK
 from autotune.operations.cases import Case
 from autotune.operations.problem import Gemm
 from autotune.operations.verification import ProductCheck

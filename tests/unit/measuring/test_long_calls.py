@@ -26,6 +26,7 @@ from autotune.families.program_cache import ProgramCache
 from autotune.measuring.backend import Prepared
 from autotune.measuring.effort import Effort
 from autotune.measuring.evaluator import LIBRARY_S, LIBRARY_SHARE, Evaluator
+from autotune.measuring.failure import Failure, FailureKind
 from autotune.measuring.harness import FirstRuns
 from autotune.measuring.messages import (
     Confirm,
@@ -36,7 +37,6 @@ from autotune.measuring.messages import (
     Vendor,
     Visit,
 )
-from autotune.measuring.processes import Failure, FailureKind
 from autotune.measuring.timing import UNKNOWN, Stop, time_calls
 from autotune.measuring.trial import Trials
 from autotune.operations.verification import Verdict

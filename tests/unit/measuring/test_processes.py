@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from autotune.core.deadline import Deadline
-from autotune.core.errors import AutotuneError, OutOfTimeError, WorkerError
+from autotune.core.errors import AutotuneError, InputError, OutOfTimeError, WorkerError
 from autotune.measuring import processes
-from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
+from autotune.measuring.failure import Failure, FailureKind
+from autotune.measuring.processes import WorkerProcess
 from autotune.measuring.sharing import SharedWorker, Subjects, WorkerPool
 
 if TYPE_CHECKING:
@@ -113,6 +114,10 @@ def abort_once_asked(state: dict[str, Any], calls: int) -> None:
 
 def failing_entry() -> Callable[[Any], Any]:
     raise RuntimeError("no operands for you")
+
+
+def refusing_entry() -> Callable[[Any], Any]:
+    raise InputError("a reference gives another shape")
 
 
 def dying_entry() -> Callable[[Any], Any]:
@@ -501,6 +506,12 @@ def test_a_forgotten_worker_ends_with_its_object() -> None:
 )
 def test_a_worker_that_does_not_start_is_an_error(entry: Callable[..., Any], reason: str) -> None:
     with WorkerProcess(entry) as worker, pytest.raises(AutotuneError, match=reason):
+        worker.call("anything", LONG_S)
+
+
+def test_what_was_given_is_at_fault_and_not_the_worker() -> None:
+    told = r"^a reference gives another shape$"
+    with WorkerProcess(refusing_entry) as worker, pytest.raises(InputError, match=told):
         worker.call("anything", LONG_S)
 
 

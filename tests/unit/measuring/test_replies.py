@@ -30,6 +30,7 @@ from autotune.gpu.nvidia.nvrtc import Compiled
 from autotune.gpu.nvidia.presence import Presence
 from autotune.measuring.channel import LIMIT, Channel, ReplyError, decode, encode
 from autotune.measuring.child import changes, read_state, undo_outside
+from autotune.measuring.failure import Failure, FailureKind
 from autotune.measuring.messages import (
     Confirm,
     DescribeBaseline,
@@ -42,7 +43,7 @@ from autotune.measuring.messages import (
     Visit,
     answers,
 )
-from autotune.measuring.processes import Failure, FailureKind, WorkerProcess
+from autotune.measuring.processes import WorkerProcess
 from autotune.serving.reports import HostCall
 
 if TYPE_CHECKING:

@@ -45,12 +45,7 @@ from autotune.distributed.mpi.ranks.ranks import (
     send_all,
 )
 from autotune.measuring.channel import LOOK_S, Channel, ReplyError, decode
-from autotune.measuring.processes import (
-    GRACE_S,
-    START_TIMEOUT_S,
-    Asking,
-    Running,
-)
+from autotune.measuring.processes import GRACE_S, START_TIMEOUT_S, Asking, Running
 
 if TYPE_CHECKING:
     from mpi4py.MPI import Intracomm
