@@ -162,7 +162,7 @@ def test_groups_of_rows_are_kernels() -> None:
     looks = [each for one in (a, b, ends) for each in stacks._looks(one)]
     product = stacks._PRODUCTS["grouped", "torch grouped_mm", None, *looks]
     assert product is not None
-    assert product._contest.winner
+    assert product._served.contest.winner
     close(made, of_groups(a.detach(), b.detach(), places))
     seed = drawn(300, 256)
     made.backward(seed)
