@@ -54,6 +54,7 @@ namespace ptx {
 static void setp_eq_u32(bool* to, unsigned first, unsigned second) { *to = first == second; }
 static void setp_ne_b32(bool* to, unsigned first, unsigned second) { *to = first != second; }
 static void selp_u32(unsigned* to, unsigned yes, unsigned no, bool which) { *to = which ? yes : no; }
+static void elect_sync(bool* elected, unsigned) { *elected = threadIdx.x % 32 == 0; }
 static void setmaxnreg_dec_sync_aligned_u32(int) {}
 static void setmaxnreg_inc_sync_aligned_u32(int) {}
 

@@ -188,6 +188,7 @@ def _instruction(line: str, operands: list[tuple[str, str]], registers: Mapping[
     name, _, rest = line.partition(" ")
 
     def given(text: str, written: bool) -> str:
+        text = text.removeprefix("_|")  # the first of two results is not asked for
         number = re.fullmatch(r"%(\d+)", text)
         if number is None:
             text = "nullptr" if text == "_" else text
