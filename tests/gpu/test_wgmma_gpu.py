@@ -84,6 +84,9 @@ STORES = {
     "alone": {"sm": 64, "sk": 64, "consumers": 1, "cluster_m": 1, "min_blocks": 2},
     "three": {"sm": 192, "sk": 192, "consumers": 3, "stages": 2, "cluster_m": 1},
     "ragged-slabs": {"sm": 64, "sk": 192, "ping_pong": 1, "cluster_m": 1},
+    "narrow": {"sk": 112},
+    "swapped": {"sk": 96, "swapped": 1, "cluster_m": 1, "cluster_k": 2},
+    "swapped-turns": {"sk": 136, "swapped": 1, "ping_pong": 1, "cluster_m": 1},
 }
 
 
@@ -158,7 +161,7 @@ def test_results_stored_by_tensor_maps_are_right(
     gpu: Device,
     programs: ProgramCache,
 ) -> None:
-    """Whether C has a tensor map or not; by the direct way too, bit for bit."""
+    """Whether C is stored by a tensor map or not; by the direct way too, bit for bit."""
     family = FAMILIES["wgmma"]
     default = family.presets["large"].configuration
     limits: Any = gpu.limits

@@ -121,6 +121,8 @@ void cp_async_bulk_wait_group_read(std::size_t groups);
 
 void stmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned address,
                                               const std::array<unsigned, 4>& registers);
+void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(unsigned address,
+                                                    const std::array<unsigned, 4>& registers);
 
 // --- Products of warp groups ---
 

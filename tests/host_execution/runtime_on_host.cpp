@@ -1015,6 +1015,20 @@ void stmatrix_sync_aligned_m8n8_x4_shared_b16(unsigned address,
   }
 }
 
+// The same with blocks turned: the elements are of column l / 4.
+void stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(unsigned address,
+                                                    const std::array<unsigned, 4>& registers) {
+  if (address % 16) host::fail("a row of a matrix that begins between 16 bytes");
+  const unsigned exchange = host::offer(address);
+  for (int matrix = 0; matrix < 4; ++matrix) {
+    for (int v = 0; v < 2; ++v) {
+      const int turned = first_of_warp() + matrix * 8 + lane() % 4 * 2 + v;
+      const auto row = host::offered<unsigned>(turned, exchange);
+      std::memcpy(shared(row) + lane() / 4 * 2, reinterpret_cast<const char*>(&registers[matrix]) + 2 * v, 2);
+    }
+  }
+}
+
 // --- Products of warp groups ---
 
 void wgmma_fence_sync_aligned() { host::running->fenced = true; }

@@ -286,6 +286,38 @@ def test_results_of_float32_leave_in_boxes(early: bool, folder: Path) -> None:
     check("wgmma", "large-tma", case, folder, early)
 
 
+BOXED = {
+    "narrow": {"sk": 112, "stages": 5},
+    "four boxes": {"sk": 208, "stages": 3},
+    "swapped": {"sk": 72, "swapped": 1},
+    "swapped, in turns": {"sk": 136, "stages": 4, "swapped": 1, "ping_pong": 1},
+    "swapped clusters": {"sk": 96, "swapped": 1, "cluster_k": 2},
+    "two instructions": {"sm": 256, "sk": 144, "stages": 3},
+    "three groups": {"sm": 192, "sk": 80, "consumers": 3, "stages": 3},
+}
+"""Tiles that are no whole boxes, whose last box has some of what the one before has."""
+
+
+@pytest.mark.sampled(4)
+@EARLY
+@pytest.mark.parametrize("out_dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("sizes", [(139, 456, 200), (300, 72, 264), (72, 80, 48)], ids=str)
+@pytest.mark.parametrize("program", BOXED)
+@pytest.mark.parametrize("preset", ["turns", "turns-tma"])
+def test_boxes_end_with_their_tiles(
+    preset: str,
+    program: str,
+    sizes: tuple[int, int, int],
+    out_dtype: str,
+    early: bool,
+    folder: Path,
+) -> None:
+    m, n, k = sizes
+    case = Case(m, n, k, "bfloat16", "nt", (0, 0, 8), alpha=0.5, out_dtype=out_dtype)
+    base = {"stages": 5, "cluster_m": 1, "cluster_k": 1, "ping_pong": 0}
+    check("wgmma", preset, case, folder, early, **(base | BOXED[program]))
+
+
 @EARLY
 def test_tf32(early: bool, folder: Path) -> None:
     case = Case(200, 100, 132, "float32", "nt", (0, 4, 0), alpha=0.5)

@@ -361,15 +361,18 @@ def test_tf32_has_it_too() -> None:
     assert planner.plan(problem).maps[2] == MappedOperand("C", False, (64, 32), 128)
 
 
-@pytest.mark.parametrize("store", ["direct", "tma"])
-def test_sources_have_what_they_use(store: str) -> None:
-    configuration = {**WGMMA.presets["large"].configuration, "store": store}
+@pytest.mark.parametrize(
+    ("preset", "boxed"), [("large", True), ("large-tma", True), ("steps-of-32", False)]
+)
+def test_sources_have_what_they_use(preset: str, boxed: bool) -> None:
+    configuration = WGMMA.presets[preset].configuration
     text = render(WGMMA, configuration, dtype="float16", out_dtype="float32").text
     for word in ("c_map", "fence.proxy.async", "bulk_group", "BOX_COLUMNS", "mapped"):
-        assert (word in text) == (store == "tma"), word
+        assert (word in text) == boxed, word
     half = render(WGMMA, configuration, dtype="float16").text
-    assert ("stmatrix" in half) == (store == "tma")
+    assert ("stmatrix" in half) == boxed
     assert "stmatrix" not in text
+    assert ("boxes[CONSUMERS]" in half) == (preset == "large-tma")
 
 
 @pytest.mark.parametrize("name", [each for each in FAMILIES if each.startswith("split")])
