@@ -83,6 +83,12 @@ SECOND = 1.08
 FEWEST = 8
 """Times that a new program must have."""
 
+FEWEST_ALIKE = 4
+"""Times on large products, or on few rows, that it must have if it is expected to win there."""
+
+FEW_ROWS, COLUMNS = (1, 16, 64), (4096, 10240)
+"""Sizes of such products."""
+
 SURPRISE = 1.8
 """How many times as long as expected a new program may take on a shape that was timed."""
 
@@ -672,21 +678,25 @@ def _believed(
     """Return whether a new program was timed enough, and may be chosen by its prices.
 
     Not where it took much longer than they say, nor if it is expected to beat all on large
-    products and was not timed on those: its prices are of clocks that short ones have.
+    products, or on few rows, and was hardly timed on such: its prices are of others.
     """
     if len(program.timed) < FEWEST:
         return False
     for sizes, times in best.items():
         if times.get(program.key, 0.0) > SURPRISE * program.expected(sizes)[1]:
             return False
-    if program.largest > LARGE_WORK:
-        return True
+    first, timed = program.timed[0][0], [each[0] for each in program.timed]
+    seldom = []
+    if sum(each.products > LARGE_WORK for each in timed) < FEWEST_ALIKE:
+        seldom += [dataclasses.replace(first, m=side, n=side, k=side) for side in SIDES]
+    for rows, columns in itertools.product(FEW_ROWS, COLUMNS):
+        if sum(each.m <= rows for each in timed) < FEWEST_ALIKE:
+            seldom.append(dataclasses.replace(first, m=rows, n=4096, k=columns))
     alike = [each for each in book.programs if each.key.layout == program.key.layout]
     known = [each for each in alike if each.known is not None]
-    for side in SIDES:
-        large = dataclasses.replace(program.timed[0][0], m=side, n=side, k=side)
-        least = min((_told(device, each, large) for each in known), default=0.0)
-        if _told(device, program, large) < least:
+    for sizes in seldom:
+        least = min((_told(device, each, sizes) for each in known), default=0.0)
+        if _told(device, program, sizes) < least:
             return False
     return True
 
