@@ -531,8 +531,8 @@ def _learn(
 ) -> dict[Sizes, dict[Key, float]]:
     """Teach a book times; gives the best seconds of every program on every shape.
 
-    Unless learnt anew, what shipped prices tell of some shapes counts as times, too: of larger
-    products, and of kinds that were not timed now.
+    Unless learnt anew, what shipped prices tell of some shapes that are no layers counts as times,
+    too: plans have few of such.
     """
     best: dict[Sizes, dict[Key, float]] = {}
     shipped = book.programs
@@ -549,7 +549,10 @@ def _learn(
             known[program.key] = min(us / 1e6, known.get(program.key, np.inf))
     told = [each for each in shipped if each.timed and not args.anew]
     elsewhere = {
-        layout: _told_of(_elsewhere(device, args.seed, layout), args.told)
+        layout: _told_of(
+            [each for each in _elsewhere(device, args.seed, layout) if not _is_layer(each)],
+            args.told,
+        )
         for layout in {each.key.layout for each in told}
     }
     for program in told:
