@@ -84,9 +84,11 @@ FEWEST = 8
 """Times that a new program must have."""
 
 FEWEST_ALIKE = 4
-"""Times on large products, or on few rows, that it must have if it is expected to win there."""
+"""Times on large or small products, or on few rows, that it must have if it is expected to win
+there."""
 
 FEW_ROWS, COLUMNS = (1, 16, 64), (4096, 10240)
+SMALL_SIDES, SMALL_WORK = (64, 128, 192), 2**25
 """Sizes of such products."""
 
 SURPRISE = 1.8
@@ -680,8 +682,8 @@ def _believed(
 ) -> bool:
     """Return whether a new program was timed enough, and may be chosen by its prices.
 
-    Not where it took much longer than they say, nor if it is expected to beat all on large
-    products, or on few rows, and was hardly timed on such: its prices are of others.
+    Not where it took much longer than they say, nor if it is expected to beat all on large or
+    small products, or on few rows, and was hardly timed on such: its prices are of others.
     """
     if len(program.timed) < FEWEST:
         return False
@@ -692,6 +694,8 @@ def _believed(
     seldom = []
     if sum(each.products > LARGE_WORK for each in timed) < FEWEST_ALIKE:
         seldom += [dataclasses.replace(first, m=side, n=side, k=side) for side in SIDES]
+    if sum(each.products <= SMALL_WORK for each in timed) < FEWEST_ALIKE:
+        seldom += [dataclasses.replace(first, m=side, n=side, k=side) for side in SMALL_SIDES]
     for rows, columns in itertools.product(FEW_ROWS, COLUMNS):
         if sum(each.m <= rows for each in timed) < FEWEST_ALIKE:
             seldom.append(dataclasses.replace(first, m=rows, n=4096, k=columns))

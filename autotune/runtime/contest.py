@@ -60,6 +60,11 @@ MOST_FLOPS = 1e11
 """Operations of the largest product of which all turns are taken in one call: some
 milliseconds."""
 
+OF_CACHE = 4
+"""Operands that take at most one part in so many of a GPU's level-2 cache may stay there, beside
+those of other layers, until a program needs them again: a kernel must then be the faster one
+whether they do or not."""
+
 _MOST_ROUNDS = 2 * (ENOUGH + 1)
 """Turns of each in one call: a slow host spoils some."""
 
@@ -227,15 +232,18 @@ class Contest:
     ) -> None:
         """Take turns until it is known who is the fastest: a program is captured after few calls.
 
-        Operands come from memory, as those of other layers do. Where this fails, turns are taken
-        call by call.
+        Operands come from memory, as those of other layers do; those of small programs come from
+        a cache as well. Where this fails, turns are taken call by call.
         """
-        clock = self._clock
+        clock, contender = self._clock, self._contestants[1].contender
         assert clock is not None
+        assert contender is not None
+        cache = int(contender.found.device.limits.names()["l2_bytes"])
+        again = OF_CACHE * self._problem.traffic <= cache
 
         def time(call: Callable[[], Any]) -> tuple[None, Reading]:
-            seconds = clock.time_cold(call, like)
-            return None, lambda: (seconds,)
+            seconds = clock.time_cold(call, like, again=again)
+            return None, lambda: seconds
 
         self._is_settling = True
         try:

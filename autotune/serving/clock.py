@@ -35,10 +35,11 @@ class Clock(Protocol):
         """
         ...
 
-    def time_cold(self, call: Callable[[], Any], like: Any) -> float:
+    def time_cold(self, call: Callable[[], Any], like: Any, *, again: bool) -> tuple[float, ...]:
         """Seconds of a call whose operands no cache has, as in a program of many layers.
 
-        It is made some times, and waited for. NaN where nothing is known of it.
+        With `again`, those of a call that finds them there, too, as in a small program. It is
+        made some times, and waited for. NaN where nothing is known of it.
 
         Raises:
             AutotuneError, MemoryError, RuntimeError: of the call, or memory is lacking.
@@ -67,6 +68,6 @@ class HostClock:
         again = time.perf_counter() - end
         return result, lambda: (first, again)
 
-    def time_cold(self, call: Callable[[], Any], like: Any) -> float:
+    def time_cold(self, call: Callable[[], Any], like: Any, *, again: bool) -> tuple[float, ...]:
         """See `Clock.time_cold`: nobody asks."""
-        return math.nan
+        return (math.nan,)

@@ -64,7 +64,11 @@ _TRIED = 4
 _MOVED = 8
 """Calls that are moved to near ones where no call of any program is valid as it is."""
 
-_USUAL = ((2048, 2048, 2048), (1, 4096, 4096), (4096, 4096, 1), (8, 4096, 4096), (64, 64, 64))
+_USUAL = (
+    *((2048, 2048, 2048), (64, 64, 64)),
+    *((1, 4096, 4096), (8, 4096, 4096), (4096, 4096, 1)),
+    *((4096, 2, 4096), (4096, 8, 4096)),
+)
 """Rows, reduction and columns of problems, for one of which a preset is meant."""
 
 

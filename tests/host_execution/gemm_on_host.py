@@ -122,6 +122,13 @@ def small(name: str, **changed: Value) -> Mapping[str, Value]:
     return family.conform({**declared, **_SMALL[name], **changed})
 
 
+def steps_at_once(name: str, configuration: Mapping[str, Value], dtype: str, n: int) -> int:
+    """`n`, or what is valid of it: in 16 bits `outer` adds nothing to what it has rounded."""
+    if name == "outer" and DTYPES[dtype].itemsize == 2:
+        return min(n, int(configuration["sn"]))
+    return n
+
+
 def product(
     name: str,
     configuration: Mapping[str, Value],

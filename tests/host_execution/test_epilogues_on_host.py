@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from epilogue_families import write_operations
+from gemm_on_host import steps_at_once
 from host_execution import ON_HOST, HostProgram
 from operations_on_host import relative_error
 
@@ -124,7 +125,8 @@ def test_it_is_applied_once_to_every_element(
     rng = np.random.default_rng(11)
     factors = {"alpha": -0.75, "beta": 0.5}
     given = {name: factors[name] for name, _ in defined.scalars if name in factors}
-    for number, sizes in enumerate(SIZES):
+    for number, (m, n, k) in enumerate(SIZES):
+        sizes = m, steps_at_once(name, conformed, dtype, n), k
         for case in (Case(*sizes), Case(*sizes, scalars=given)):
             error = relative_error(
                 program, family, conformed, case, defined, dtype, LIMITS, 3 * number, rng

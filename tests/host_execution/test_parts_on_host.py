@@ -268,13 +268,16 @@ def test_rows_begin_anywhere(dtype: str, side: str, layout: str, few: int, folde
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
-@pytest.mark.parametrize("n", [1, 3, 4, 11])
+@pytest.mark.parametrize(
+    ("dtype", "n"),
+    [("float32", 1), ("float32", 3), ("float32", 4), ("float32", 11), ("bfloat16", 3)],
+)
 def test_reductions_shorter_and_longer_than_what_is_in_registers(
-    layout: str, n: int, folder: Path
+    layout: str, dtype: str, n: int, folder: Path
 ) -> None:
     rng = np.random.default_rng(n)
     for (across, rows), k in itertools.product([(1, 16), (16, 32), (128, 128)], [64, 67]):
-        case = Case(150, n, k, layout=layout, misaligned=(1, 2, 0), alpha=1.5, beta=-0.25)
+        case = Case(150, n, k, dtype, layout, misaligned=(1, 2, 0), alpha=1.5, beta=-0.25)
         configuration = small("outer", across=across, rows=rows)
         error = relative_error(FAMILIES["outer"], configuration, case, LIMITS, rng, folder)
         assert error < 20 * DTYPES["float32"].unit_roundoff, (configuration, case)

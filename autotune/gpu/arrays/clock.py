@@ -35,8 +35,8 @@ _HIGHEST_CLOCK = 2.2e9
 _CACHE_BYTES = 128 * 2**20
 """Memory to read until no level-2 cache holds anything else."""
 
-_COLD_CALLS = 3
-"""Calls that are timed together where caches have nothing of their operands."""
+_TOGETHER = 3
+"""Calls that are timed together, where caches have nothing of their operands, or all."""
 
 _AWAKE_S = 1.0
 """Seconds after a call for which clocks of a GPU stay high, as they are in a program."""
@@ -77,7 +77,7 @@ class DeviceClock:
         late_s = self._late_s(begin_s, cycles)
         return result, functools.partial(_seconds, device, begin, end, late_s)
 
-    def time_cold(self, call: Callable[[], Any], like: Any) -> float:
+    def time_cold(self, call: Callable[[], Any], like: Any, *, again: bool) -> tuple[float, ...]:
         """See `Clock.time_cold`: other memory is read before each call, and alone for comparison.
 
         Reading leaves caches without anything that must be written back. The GPU is held until
@@ -90,26 +90,34 @@ class DeviceClock:
         device, cycles = place.device, self._cycles
         arguments = struct.pack("<QQ", place.address, _CACHE_BYTES)
 
-        def run(call: Callable[[], Any], times: int = _COLD_CALLS) -> Event:
+        def read() -> None:
+            with activated(device):
+                reader(device)(arguments, stream)
+
+        def run(*calls: Callable[[], Any], times: int = _TOGETHER) -> Event:
             for _ in range(times):
-                with activated(device):
-                    reader(device)(arguments, stream)
-                call()
+                for each in calls:
+                    each()
             with activated(device):
                 return driver().mark(stream, timed=True)
 
         if time.monotonic() - self._awake_s > _AWAKE_S:
-            run(lambda: None, _READS_TO_WAKE)
+            run(read, times=_READS_TO_WAKE)
         with activated(device):
             delay(device)(struct.pack("<Q", cycles), stream)
         begin_s = time.perf_counter()
-        first, begin, end = run(lambda: None), run(lambda: None), run(call)
+        first, begin, end = run(read), run(read), run(read, call)
+        last = run(call) if again else end
         is_late = self._late_s(begin_s, cycles) > 0
         with activated(device):
             driver().finish(stream)
             self._awake_s = time.monotonic()
             alone, both = begin.time_since(first), end.time_since(begin)
-        return math.nan if is_late or both <= alone else (both - alone) / _COLD_CALLS / 1e3
+            warm = last.time_since(end)
+        found = (both - alone, warm) if again else (both - alone,)
+        if is_late or min(found) <= 0:
+            return (math.nan,)
+        return tuple(each / _TOGETHER / 1e3 for each in found)
 
     def _late_s(self, begin_s: float, cycles: int) -> float:
         """Seconds by which the host was too slow for a delay; the next one is longer then."""
