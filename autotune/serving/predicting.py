@@ -271,11 +271,12 @@ class Predictor:
 
     def _runs(self, calls: Calls, problem: Gemm) -> bool:
         """True if a program is valid here for any of the usual sizes."""
+        apart = -(-len(calls.configurations) // _TRIED)
         return any(
             self._fits.valid(
                 Candidate(calls.entry.family, configuration), replace(problem, m=m, n=n, k=k)
             )
-            for configuration in calls.configurations[:_TRIED]
+            for configuration in calls.configurations[::apart]
             for m, n, k in _USUAL
         )
 
