@@ -16,18 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from autotune.arrays.libraries import library_of
 from autotune.core import session
+from autotune.core.dtypes import ELEMENTS
 from autotune.gpu.driver import activated, device_of, driver, driver_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from autotune.arrays.device import DeviceArray
     from autotune.gpu.interface import Event, Run
     from autotune.serving.clock import Reading
 
 _DELAY_CYCLES = 150_000
 """Clock cycles for which the GPU is held at first: 75 us at 2 GHz."""
 
-_MOST_CYCLES = 1_000_000
+_MOST_CYCLES = 2_000_000
 
 _HIGHEST_CLOCK = 2.2e9
 """Cycles per second that no multiprocessor exceeds: a GPU is held no shorter than this says."""
@@ -37,6 +39,9 @@ _CACHE_BYTES = 128 * 2**20
 
 _TOGETHER = 3
 """Calls that are timed together, where caches have nothing of their operands, or all."""
+
+_VECTOR_BYTES = 16
+"""Bytes that a thread reads at a time."""
 
 _AWAKE_S = 1.0
 """Seconds after a call for which clocks of a GPU stay high, as they are in a program."""
@@ -80,19 +85,21 @@ class DeviceClock:
     def time_cold(self, call: Callable[[], Any], like: Any, *, again: bool) -> tuple[float, ...]:
         """See `Clock.time_cold`: other memory is read before each call, and alone for comparison.
 
-        Reading leaves caches without anything that must be written back. The GPU is held until
-        all is enqueued, so that kernels follow each other as they do in a program.
+        Then `like` is read, since a layer's input has just been computed. Reading leaves caches
+        without anything that must be written back. The GPU is held until all is enqueued, so that
+        kernels follow each other as they do in a program.
         """
         library = library_of(like)
         stream = library.current_stream(like)
         other = library.empty(like, (_CACHE_BYTES // 4,), "float32")
-        place = library.describe("other", other, stream, device_of)
-        device, cycles = place.device, self._cycles
-        arguments = struct.pack("<QQ", place.address, _CACHE_BYTES)
+        places = [library.describe("a", each, stream, device_of) for each in (other, like)]
+        device, cycles = places[0].device, self._cycles
+        everything = [struct.pack("<QQ", *_whole(place)) for place in places]
 
         def read() -> None:
             with activated(device):
-                reader(device)(arguments, stream)
+                for each in everything:
+                    reader(device)(each, stream)
 
         def run(*calls: Callable[[], Any], times: int = _TOGETHER) -> Event:
             for _ in range(times):
@@ -145,6 +152,16 @@ def reader(device: int) -> Run:
         device: the driver's number; its context is current.
     """
     return driver().reader()
+
+
+def _whole(place: DeviceArray) -> tuple[int, int]:
+    """Address and bytes of the memory that an array lies in, as far as they are whole vectors."""
+    steps = [(n - 1) * step for n, step in zip(place.shape, place.strides, strict=True)]
+    begin, end = (sum(each for each in steps if (each > 0) is after) for after in (False, True))
+    itemsize = ELEMENTS[place.dtype].itemsize
+    first = -(-(place.address + begin * itemsize) // _VECTOR_BYTES) * _VECTOR_BYTES
+    behind = (place.address + (end + 1) * itemsize) // _VECTOR_BYTES * _VECTOR_BYTES
+    return first, max(behind - first, 0)
 
 
 def _seconds(device: int, begin: Event, end: Event, late_s: float) -> tuple[float] | None:
