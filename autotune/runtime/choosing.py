@@ -22,7 +22,6 @@ from autotune.operations.accuracy import admits, refuse_unknown, unfit
 from autotune.operations.problem import Gemm, Problem
 from autotune.runtime import usage
 from autotune.runtime.contest import VARIABLE, Contest, is_faster
-from autotune.runtime.contestants import MARGIN
 from autotune.runtime.loading import load, request_of
 from autotune.runtime.product_log import log_product, summary, warn_once
 from autotune.serving.background import VARIABLE as IN_BACKGROUND
@@ -328,9 +327,10 @@ def _knowledge(
     name, ratio = record.baseline.name, record.ratio or record.baseline.ratio
     if not _is_beside(record, target, library):
         return None, f"no kernel is known to be faster (than {library}: measured beside {name})"
-    least = MARGIN if record.is_light else 1.0
     held = record.sustained is not None and record.sustained.ratio is not None
-    faster = is_faster(ratio, record.median_s, problem, target, least, held=held)
+    faster = is_faster(
+        ratio, record.median_s, problem, target, in_turns=record.is_light, held=held
+    )
     return faster, f"{record.candidate.family} is at {ratio:.2f}x {name} here"
 
 

@@ -21,7 +21,14 @@ from autotune.core.paths import CacheLocations
 from autotune.core.session import forget
 from autotune.runtime import choosing, multiplying
 from autotune.runtime import contest as contests
-from autotune.runtime.contest import BRIEF_S, ENOUGH, FEWEST, MARGIN_OF_POWER, Contest
+from autotune.runtime.contest import (
+    BRIEF_S,
+    ENOUGH,
+    FEWEST,
+    MARGIN_OF_BRIEF,
+    MARGIN_OF_POWER,
+    Contest,
+)
 from autotune.runtime.contestants import MARGIN
 from autotune.serving.background import Job, background
 from autotune.serving.clock import AGAIN_S
@@ -166,21 +173,27 @@ def test_the_library_stays_where_it_is_as_fast(seconds: float, cache: Path) -> N
         (Gemm(1024, 4096, 28672, "bfloat16"), 2 * BRIEF_S, MARGIN_OF_POWER),
         (Gemm(16, 4096, 28672, "bfloat16"), 2 * BRIEF_S, MARGIN),  # of memory
         (Gemm(1024, 1024, 1024, "float64"), 2 * BRIEF_S, MARGIN_OF_POWER),
-        (Gemm(1024, 4096, 28672, "bfloat16"), BRIEF_S / 2, MARGIN),
+        (Gemm(1024, 4096, 28672, "bfloat16"), BRIEF_S / 2, MARGIN_OF_BRIEF),
+        (Gemm(16, 4096, 4096, "float64"), BRIEF_S / 2, MARGIN),
         (Gemm(1024, 1024, 1024), 2 * BRIEF_S, MARGIN),
     ],
 )
-def test_power_decides_between_long_products(problem: Gemm, seconds: float, least: float) -> None:
+def test_power_decides_between_long_products_and_launches_between_brief_ones(
+    problem: Gemm, seconds: float, least: float
+) -> None:
     for ratio in (0.99 * least, 1.01 * least):
-        faster = contests.is_faster(ratio, seconds, problem, "cuda", MARGIN)
+        faster = contests.is_faster(ratio, seconds, problem, "cuda", in_turns=True)
         assert faster is (ratio > least)
-        assert contests.is_faster(ratio, seconds, problem, "cpu", MARGIN) is (ratio > MARGIN)
+        on_cpu = contests.is_faster(ratio, seconds, problem, "cpu", in_turns=True)
+        assert on_cpu is (ratio > MARGIN)
 
 
 def test_where_both_were_held_without_a_pause_power_has_had_its_say(cache: Path) -> None:
     short = Gemm(1024, 4096, 28672, "bfloat16")
     for ratio, wins in ((1.03, True), (1.01, False)):
-        assert contests.is_faster(ratio, 2 * BRIEF_S, short, "cuda", 1.0, held=True) is wins
+        faster = contests.is_faster(ratio, 2 * BRIEF_S, short, "cuda", in_turns=False, held=True)
+        assert faster is wins
+    assert contests.is_faster(1.01, BRIEF_S, short, "cuda", in_turns=False)
     tune_textbook(cache.parent / "families", cache, [PROBLEM.shape], library="OpenBLAS 0.3")
     store = TuningCache(CacheLocations.at(cache).database)
     told = next(each for each in store.records() if each.problem == PROBLEM.key())
