@@ -32,9 +32,15 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 
 def nearest(given: object, known: Iterable[str]) -> str | None:
-    """The known name nearest to what was given, whatever letters are capitals; None if none is."""
+    """The known name nearest to what was given, whatever letters are capitals; None if none is.
+
+    A name of the same words in another order is the nearest.
+    """
     if not isinstance(given, str):
         return None
     names = {name.lower(): name for name in known}
+    words = sorted(given.lower().split("_"))
+    if same := [name for name in names if sorted(name.split("_")) == words]:
+        return names[same[0]]
     close = difflib.get_close_matches(given.lower(), names, 1)
     return names[close[0]] if close else None

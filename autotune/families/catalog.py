@@ -12,7 +12,7 @@ from autotune.core.errors import FamilyError, InputError, UnknownNameError
 from autotune.core.facts import stamps_of
 from autotune.core.paths import data_dir, expanded
 from autotune.core.printable import shown
-from autotune.core.suggestions import must_be
+from autotune.core.suggestions import did_you_mean, must_be
 from autotune.families.index import Families, FamilyEntry, FamilyFile, Indexed, index
 from autotune.families.operation_file import OPERATION_FILE, product_files
 from autotune.operations.layers import LAYERS, built_in
@@ -126,8 +126,10 @@ def _only(defined: set[Operation], name: str) -> Operation:
     """The one definition that there is of an operation."""
     if len(defined) != 1:
         state = "no family" if not defined else "families that disagree"
+        meant = did_you_mean(name, [*OPERATIONS, *LAYERS])
         raise UnknownNameError(
-            f"operation {name!r} has {state} to define it here: name its folder with --families"
+            f"operation {name!r} has {state} to define it here: name its folder with "
+            f"--families{meant}"
         )
     return defined.pop()
 

@@ -27,6 +27,8 @@ from autotune.arrays.watching import (
     is_watched,
 )
 from autotune.core.dtypes import DTYPES
+from autotune.core.errors import InputError
+from autotune.core.printable import shown
 from autotune.runtime.choosing import check_class
 from autotune.torch.calls import plain_mm
 from autotune.torch.layers import Following, check_activation, composed, plain_layer, plain_linear
@@ -432,14 +434,16 @@ class Linear(torch.nn.Linear):  # type: ignore[misc]
 
 
 def convert(model: _Module) -> _Module:
-    """Make every `torch.nn.Linear` of a model, itself included, a `Linear`; in place.
+    """Make every `torch.nn.Linear` of a model, itself included, a `Linear`; gives the model.
 
     Parameters, hooks, state and names stay what they are, and so do layers of classes derived
     from `torch.nn.Linear`, which may compute otherwise.
 
-    Returns:
-        The model.
+    Raises:
+        InputError: it is no model.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"a model must be a torch.nn.Module, got {shown(model)}")
     for layer in model.modules():
         if type(layer) is torch.nn.Linear:
             layer.__class__ = Linear

@@ -376,8 +376,8 @@ def tuned_product(comm: Any, m: int, n: int, k: int, dtype: str) -> Iterator[Gpu
     programs = ProgramCache.of(CacheLocations.at(None))
     product = _of_rank_0(comm, lambda: choose_gpu_local(Gemm(m, n, k, dtype), programs))
     gpu = load_on_all(comm, lambda: load_product(product, programs, comm), name=_COMPILATION)
-    yield gpu
-    gpu.close()
+    with contextlib.closing(gpu):
+        yield gpu
 
 
 @contextlib.contextmanager

@@ -153,6 +153,11 @@ def test_confidence_is_a_probability(confidence: float) -> None:
         ("elsewhere", ["cpu", "gpu"], ""),
         (3, ["cpu", "gpu"], ""),
         (None, [], ""),
+        (
+            "layer_Gelu_bias",
+            ["layer_gelu_tanh", "layer_bias_gelu"],
+            "; did you mean 'layer_bias_gelu'?",
+        ),
     ],
 )
 def test_what_was_meant(given: Any, known: list[str], end: str) -> None:

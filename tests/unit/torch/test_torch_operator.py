@@ -19,6 +19,7 @@ from torch.nn import functional  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from autotune.core.errors import InputError  # noqa: E402
 from autotune.torch import Linear, convert, linear, mm  # noqa: E402
 from autotune.torch.calls import product_of  # noqa: E402
 
@@ -395,6 +396,8 @@ def test_a_model_is_converted_in_place(own_cache: Path) -> None:
     optimizer.step()
     assert not model[0].weight.equal(weight)
     assert type(convert(torch.nn.Linear(2, 3))) is Linear
+    with pytest.raises(InputError, match=r"a model must be a torch\.nn\.Module, got None"):
+        convert(None)
     assert f"torch linear {M}x{N}x{K}-float32-nt on cpu: textbook" in own_cache.read_text()
 
 
