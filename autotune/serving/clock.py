@@ -36,7 +36,7 @@ class Clock(Protocol):
         ...
 
     def time_cold(self, call: Callable[[], Any], like: Any, *, again: bool) -> tuple[float, ...]:
-        """Seconds of a call whose operands no cache has, as in a program of many layers.
+        """Seconds of a call as in a program of many layers: caches have `like` alone.
 
         With `again`, those of a call that finds them there, too, as in a small program. It is
         made some times, and waited for. NaN where nothing is known of it.
