@@ -24,6 +24,7 @@ needs_compiler = pytest.mark.skipif(
 
 
 @needs_compiler
+@pytest.mark.thorough  # half a minute
 def test_switch_and_operators_do_with_compiled_gates_what_they_do_without(tmp_path: Path) -> None:
     names = "test_torch_switch", "test_torch_operator", "test_torch_watching"
     files = [HERE / f"{name}.py" for name in ("check_compiled_gates", *names)]
