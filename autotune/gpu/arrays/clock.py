@@ -157,7 +157,7 @@ def reader(device: int) -> Run:
 def _whole(place: DeviceArray) -> tuple[int, int]:
     """Address and bytes of the memory that an array lies in, as far as they are whole vectors."""
     steps = [(n - 1) * step for n, step in zip(place.shape, place.strides, strict=True)]
-    begin, end = (sum(each for each in steps if (each > 0) is after) for after in (False, True))
+    begin, end = sum(min(each, 0) for each in steps), sum(max(each, 0) for each in steps)
     itemsize = ELEMENTS[place.dtype].itemsize
     first = -(-(place.address + begin * itemsize) // _VECTOR_BYTES) * _VECTOR_BYTES
     behind = (place.address + (end + 1) * itemsize) // _VECTOR_BYTES * _VECTOR_BYTES
