@@ -9,7 +9,8 @@ an edit of a comment makes it stale. From the root of a checkout with the edit::
 renders every stale program in both checkouts and compares them: Python by its syntax tree, CUDA
 C++ by the instructions that this machine's NVRTC makes of it, as nvdisasm of CUDA lists them.
 Equal programs get the digest of today's files. Others are named and left stale; ``--replace`` puts
-today's binary in the place of theirs: what was measured of the old one stays.
+today's binary in the place of theirs: what was measured of the old one stays. Of a parameter that
+is new, programs have the default.
 """
 
 from __future__ import annotations
@@ -37,6 +38,14 @@ from autotune.targets.families import load_families
 Document = dict[str, Any]
 
 
+class Program(NamedTuple):
+    """A program as a checkout has it: its family's digest, its parameters and its source."""
+
+    digest: str
+    configuration: dict[str, Any]
+    text: str
+
+
 class Compared(NamedTuple):
     """Two versions of a program: whether they are the same, and the binary of the later one."""
 
@@ -53,19 +62,21 @@ def programs(document: Document) -> Iterator[tuple[Document, str]]:
         yield part, json.dumps([*names, part["configuration"]])
 
 
-def describe(keys: list[str]) -> dict[str, tuple[str, str]]:
-    """The family's digest and the source of every program, as this checkout has them."""
+def describe(keys: list[str]) -> dict[str, Program]:
+    """Every program as this checkout has it."""
     found = {}
     for key in keys:
         target, name, dtype, out_dtype, layout, configuration = json.loads(key)
         family = load_families(target=target, operation="gemm")[name]
         layout = kernel_layout(family, layout)
         types = {"dtype": dtype, "out_dtype": out_dtype, "layout": layout}
-        found[key] = family.digest, render(family, family.conform(configuration), **types).text
+        own = {each.name: configuration.get(each.name, each.default) for each in family.parameters}
+        text = render(family, family.conform(own), **types).text
+        found[key] = Program(family.digest, own, text)
     return found
 
 
-def described_by(checkout: Path, keys: list[str]) -> dict[str, tuple[str, str]]:
+def described_by(checkout: Path, keys: list[str]) -> dict[str, Program]:
     """`describe`, by the code of another checkout."""
     answer = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), "--describe", "."],
@@ -76,8 +87,7 @@ def described_by(checkout: Path, keys: list[str]) -> dict[str, tuple[str, str]]:
         text=True,
         check=True,
     )
-    described: dict[str, tuple[str, str]] = json.loads(answer.stdout)
-    return described
+    return {key: Program(*described) for key, described in json.loads(answer.stdout).items()}
 
 
 def statements(text: str) -> str:
@@ -114,16 +124,19 @@ def compare(key: str, before: str, now: str) -> Compared:
 
 
 def rewrite(
-    file: Path, digests: dict[str, tuple[str, str]], compared: dict[str, Compared]
+    file: Path,
+    before: dict[str, Program],
+    now: dict[str, Program],
+    compared: dict[str, Compared],
 ) -> None:
-    """Write a shipped file anew; `digests` are a program's before the edit, and now."""
+    """Write a shipped file anew."""
     lines = []
     for line in file.read_text(encoding="utf-8").splitlines():
         document = json.loads(line)
         for part, key in programs(document):
-            if key not in compared or part["family_digest"] != digests[key][0]:
+            if key not in compared or part["family_digest"] != before[key].digest:
                 continue
-            part["family_digest"] = digests[key][1]
+            part.update(family_digest=now[key].digest, configuration=now[key].configuration)
             if not compared[key].same:
                 digest = hashlib.sha256(compared[key].binary).hexdigest()
                 content = lzma.compress(compared[key].binary)
@@ -155,18 +168,18 @@ def main() -> None:
     lines = [line for file in files for line in file.read_text(encoding="utf-8").splitlines()]
     found = [pair for line in lines for pair in programs(json.loads(line))]
     now = describe([key for _, key in found])
-    stale = [(part, key) for part, key in found if part["family_digest"] != now[key][0]]
+    stale = [(part, key) for part, key in found if part["family_digest"] != now[key].digest]
     before = described_by(args.before, sorted({key for _, key in stale}))
-    keys = sorted({key for part, key in stale if part["family_digest"] == before[key][0]})
+    keys = sorted({key for part, key in stale if part["family_digest"] == before[key].digest})
     with ProcessPoolExecutor() as pool:
-        texts = [[described[key][1] for key in keys] for described in (before, now)]
+        texts = [[described[key].text for key in keys] for described in (before, now)]
         compared = dict(zip(keys, pool.map(compare, keys, *texts), strict=True))
     for key, outcome in compared.items():
         if not outcome.same:
             print("another program now:", key)
     keep = {key: o for key, o in compared.items() if o.same or (args.replace and o.binary)}
     for file in files:
-        rewrite(file, {key: (before[key][0], now[key][0]) for key in keep}, keep)
+        rewrite(file, before, now, keep)
         text = file.with_name("gemm.jsonl"), file.with_name("gemm.portfolio.jsonl")
         used = "".join(path.read_text(encoding="utf-8") for path in text if path.exists())
         for binary in file.parent.glob("*.cubin.xz"):

@@ -181,6 +181,9 @@ int __syncthreads_or(int yes);
 // All threads of a warp must take part, as in an exchange of nothing.
 void __syncwarp();
 
+// Threads run one after the other: another one may run at any wait.
+static void __nanosleep(unsigned) {}
+
 // Blocks run one after the other, and so do the threads of a block between barriers.
 static inline void __threadfence() {}
 

@@ -98,6 +98,7 @@ void mbarrier_arrive_expect_tx_shared_cta_b64(std::nullptr_t, unsigned address, 
 void mbarrier_arrive_shared_cta_b64(std::nullptr_t, unsigned address);
 void mbarrier_arrive_shared_cluster_b64(std::nullptr_t, unsigned address);
 void mbarrier_try_wait_parity_shared_cta_b64(bool* over, unsigned address, unsigned parity);
+void mbarrier_test_wait_parity_shared_cta_b64(bool* over, unsigned address, unsigned parity);
 
 // --- Copies by tensor maps ---
 

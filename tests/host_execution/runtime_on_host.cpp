@@ -910,10 +910,15 @@ void mbarrier_arrive_shared_cluster_b64(std::nullptr_t, unsigned address) {
 }
 
 void mbarrier_try_wait_parity_shared_cta_b64(bool* over, unsigned address, unsigned parity) {
+  mbarrier_test_wait_parity_shared_cta_b64(over, address, parity);
+  if (*over) return;
+  host::block("a phase of a barrier in shared memory");
+  mbarrier_test_wait_parity_shared_cta_b64(over, address, parity);
+}
+
+void mbarrier_test_wait_parity_shared_cta_b64(bool* over, unsigned address, unsigned parity) {
   if (parity > 1) host::fail("a parity that is neither 0 nor 1");
-  const auto holds = [&] { return host::barrier_at(address).phase % 2 != parity; };
-  if (!holds()) host::block("a phase of a barrier in shared memory");
-  *over = holds();
+  *over = host::barrier_at(address).phase % 2 != parity;
   host::progress += *over;
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +47,36 @@ def test_operands_of_any_alignment(
         FAMILIES[name], small(name), case, LIMITS, np.random.default_rng(1), folder
     )
     assert error < rounding + 40 * DTYPES[case.dtype].accumulated.unit_roundoff
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("fragments", [1, 2])
+@pytest.mark.parametrize("multiprocessors", [1, 5, 12, 132])
+@pytest.mark.parametrize(
+    ("sizes", "paddings", "misaligned"),
+    [
+        ((96, 160, 128), (0, 0, 0), (0, 0, 0)),  # rows aligned, as many steps as buffers, and more
+        ((100, 20, 120), (0, 0, 0), (0, 0, 0)),  # fewer steps than buffers
+        ((70, 61, 99), (3, 0, 1), (0, 3, 1)),  # nothing is aligned
+        ((33, 1, 200), (1, 1, 0), (0, 0, 0)),  # a step
+    ],
+)
+def test_blocks_that_stay_copy_ahead_into_their_next_tile(
+    layout: str,
+    fragments: int,
+    multiprocessors: int,
+    sizes: tuple[int, int, int],
+    paddings: tuple[int, int, int],
+    misaligned: tuple[int, int, int],
+    folder: Path,
+) -> None:
+    limits = replace(LIMITS, multiprocessor_count=multiprocessors)
+    configuration = small("dmma", persistent=1, fragments=fragments)
+    case = Case(*sizes, "float64", layout, paddings, misaligned, beta=0.5)
+    rng = np.random.default_rng(multiprocessors)
+    error = relative_error(FAMILIES["dmma"], configuration, case, limits, rng, folder)
+    assert error < 40 * DTYPES["float64"].unit_roundoff
 
 
 PLACES = """
