@@ -92,7 +92,7 @@ SMALL_SIDES, SMALL_WORK = (64, 128, 192), 2**25
 """Sizes of such products."""
 
 SURPRISE = 1.8
-"""How many times as long as expected a new program may take on a shape that was timed."""
+"""How many times as long as expected a new program may take where it is expected to win."""
 
 PRESETS = "presets"
 """A first portfolio that is none of a device."""
@@ -682,16 +682,17 @@ def _believed(
 ) -> bool:
     """Return whether a new program was timed enough, and may be chosen by its prices.
 
-    Not where it took much longer than they say, nor if it is expected to beat all on large or
-    small products, or on few rows, and was hardly timed on such: its prices are of others.
+    Not if they have it beat all on a shape where it took much longer than they say; nor on large
+    or small products, or on few rows, if it was hardly timed on such: its prices are of others.
     """
     if len(program.timed) < FEWEST:
         return False
-    for sizes, times in best.items():
-        if times.get(program.key, 0.0) > SURPRISE * program.expected(sizes)[1]:
-            return False
     first, timed = program.timed[0][0], [each[0] for each in program.timed]
-    seldom = []
+    seldom = [
+        sizes
+        for sizes, times in best.items()
+        if times.get(program.key, 0.0) > SURPRISE * program.expected(sizes)[1]
+    ]
     if sum(each.products > LARGE_WORK for each in timed) < FEWEST_ALIKE:
         seldom += [dataclasses.replace(first, m=side, n=side, k=side) for side in SIDES]
     if sum(each.products <= SMALL_WORK for each in timed) < FEWEST_ALIKE:
