@@ -2,8 +2,9 @@
 
 The kernel that `load` has for a layer nobody tuned, beside `torch.mm`, by the number of tokens
 (rows of A). Weights are stored as `torch.nn.functional.linear` has them (layout nt), and rotate
-through more than the level-2 cache. Both run in CUDA graphs, in turns, without pauses. With
-``--following layer_bias_gelu ...``: layers with what follows their product, beside PyTorch's
+through more than the level-2 cache. Both run in CUDA graphs, in turns, without pauses: chains of
+products, or with ``--behind`` each behind a kernel that writes its first operand, as in a model.
+With ``--following layer_bias_gelu ...``: layers with what follows their product, beside PyTorch's
 operators and beside the product alone. Prints Markdown.
 """
 
@@ -50,6 +51,7 @@ def main() -> None:
     parser.add_argument("--layers", nargs="+", metavar="INxOUT", help="of every type")
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
     parser.add_argument("--following", nargs="+", metavar="OPERATION", help="layer_bias_gelu, say")
+    parser.add_argument("--behind", action="store_true", help="products are in no chain")
     args = parser.parse_args()
     print(describe_gpu(read_gpu()))
     print("- layout nt, layers in x out; nothing tuned")
@@ -58,17 +60,25 @@ def main() -> None:
         if args.following:
             compare_following(dtype, layers, args.tokens, args.following)
         else:
-            compare(dtype, layers, args.tokens)
+            compare(dtype, layers, args.tokens, behind if args.behind else lambda each: each)
 
 
-def compare(dtype: str, layers: Sequence[str], numbers: Sequence[int]) -> None:
-    """Print the tables of an element type: by the number of tokens, and of all products."""
+def compare(
+    dtype: str,
+    layers: Sequence[str],
+    numbers: Sequence[int],
+    placed: Callable[[Product], Product],
+) -> None:
+    """Print the tables of an element type: by the number of tokens, and of all products.
+
+    `placed` has a product run among others.
+    """
     ratios: defaultdict[int, list[float]] = defaultdict(list)
     lines = []
     for layer in layers:
         n, k = map(int, layer.split("x"))
         for tokens in numbers:
-            ratio, ours_us, family = compared(Gemm(tokens, n, k, dtype, layout="nt"))
+            ratio, ours_us, family = compared(Gemm(tokens, n, k, dtype, layout="nt"), placed)
             ratios[tokens].append(ratio)
             lines.append(f"| {tokens}x{n}x{k} | {family} | {ours_us:.1f} | {ratio:.3f} |")
     print(f"\n## {dtype}: {' '.join(layers)}\n")
@@ -82,7 +92,17 @@ def compare(dtype: str, layers: Sequence[str], numbers: Sequence[int]) -> None:
     print(*lines, sep="\n")
 
 
-def compared(problem: Gemm) -> tuple[float, float, str]:
+def behind(product: Product) -> Product:
+    """A product behind an elementwise kernel, whose time is with its own."""
+
+    def both(each: Operands) -> None:
+        torch.maximum(each[0], each[0], out=each[0])
+        product(each)
+
+    return both
+
+
+def compared(problem: Gemm, placed: Callable[[Product], Product]) -> tuple[float, float, str]:
     """The served kernel's speed relative to `torch.mm`, its microseconds, and its family."""
     kernel = load(problem, target="cuda", match="nearest")
     dtype = getattr(torch, problem.dtype)
@@ -91,9 +111,9 @@ def compared(problem: Gemm) -> tuple[float, float, str]:
     out = torch.empty(problem.m, problem.k, device="cuda", dtype=dtype)
     copies, calls = repeats(problem)
     operands = [(x, weights.clone(), out) for _ in range(copies)]
-    ours = captured(called(kernel), operands, calls)
-    theirs = captured(lambda each: torch.mm(each[0], each[1].t(), out=each[2]), operands, calls)
-    ratio, us = in_turns(ours, theirs)
+    by_torch = placed(lambda each: torch.mm(each[0], each[1].t(), out=each[2]))
+    ours = captured(placed(called(kernel)), operands, calls)
+    ratio, us = in_turns(ours, captured(by_torch, operands, calls))
     return ratio, us, kernel.candidate.family
 
 

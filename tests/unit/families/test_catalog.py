@@ -154,13 +154,25 @@ def test_programs_hold_for_the_files_of_today(same: bool, tmp_path: Path) -> Non
     for name in ("gemm.jsonl", "gemm.portfolio.jsonl"):
         head, line = (folder / name).read_text().splitlines()[:2]
         ((part, key), *_) = carry_over.programs(json.loads(line))
-        digests = {key: (part["family_digest"], "0123456789abcdef")}
+        before, now = (
+            {key: carry_over.Program(digest, part["configuration"], "")}
+            for digest in (part["family_digest"], "0123456789abcdef")
+        )
         file = tmp_path / name
         file.write_text(f"{head}\n{line}\n")
-        carry_over.rewrite(file, digests, {key: carry_over.Compared(same, b"today's")})
+        carry_over.rewrite(file, before, now, {key: carry_over.Compared(same, b"today's")})
         ((again, again_key), *_) = carry_over.programs(
             json.loads(file.read_text().splitlines()[1])
         )
         assert (again_key, again["family_digest"]) == (key, "0123456789abcdef")
         assert (again["binary"] == part["binary"]) == same
         assert bool(list(tmp_path.glob("*.xz"))) != same
+
+
+def test_a_carried_program_has_the_parameters_of_today() -> None:
+    family = load_families(target="cuda")["dmma"]
+    declared = {each.name: each.default for each in family.parameters}
+    then = {name: value for name, value in declared.items() if name != "persistent"}
+    key = json.dumps(["cuda", "dmma", "float64", "float64", "nn", {**then, "of_old": 1}])
+    now = carry_over.describe([key])[key]
+    assert (now.digest, now.configuration) == (family.digest, declared)
