@@ -688,21 +688,21 @@ def _believed(
     if len(program.timed) < FEWEST:
         return False
     first, timed = program.timed[0][0], [each[0] for each in program.timed]
-    seldom = [
+    doubtful = [
         sizes
         for sizes, times in best.items()
         if times.get(program.key, 0.0) > SURPRISE * program.expected(sizes)[1]
     ]
     if sum(each.products > LARGE_WORK for each in timed) < FEWEST_ALIKE:
-        seldom += [dataclasses.replace(first, m=side, n=side, k=side) for side in SIDES]
+        doubtful += [dataclasses.replace(first, m=side, n=side, k=side) for side in SIDES]
     if sum(each.products <= SMALL_WORK for each in timed) < FEWEST_ALIKE:
-        seldom += [dataclasses.replace(first, m=side, n=side, k=side) for side in SMALL_SIDES]
+        doubtful += [dataclasses.replace(first, m=side, n=side, k=side) for side in SMALL_SIDES]
     for rows, columns in itertools.product(FEW_ROWS, COLUMNS):
         if sum(each.m <= rows for each in timed) < FEWEST_ALIKE:
-            seldom.append(dataclasses.replace(first, m=rows, n=4096, k=columns))
+            doubtful.append(dataclasses.replace(first, m=rows, n=4096, k=columns))
     alike = [each for each in book.programs if each.key.layout == program.key.layout]
     known = [each for each in alike if each.known is not None]
-    for sizes in seldom:
+    for sizes in doubtful:
         least = min((_told(device, each, sizes) for each in known), default=0.0)
         if _told(device, program, sizes) < least:
             return False

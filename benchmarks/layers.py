@@ -50,8 +50,9 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", choices=[*LAYERS], default=[*LAYERS])
     parser.add_argument("--layers", nargs="+", metavar="INxOUT", help="of every type")
     parser.add_argument("--tokens", nargs="+", type=int, default=TOKENS)
-    parser.add_argument("--following", nargs="+", metavar="OPERATION", help="layer_bias_gelu, say")
-    parser.add_argument("--behind", action="store_true", help="products are in no chain")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--following", nargs="+", metavar="OPERATION", help="layer_bias_gelu, say")
+    kinds.add_argument("--behind", action="store_true", help="products are in no chain")
     args = parser.parse_args()
     print(describe_gpu(read_gpu()))
     print("- layout nt, layers in x out; nothing tuned")
@@ -60,25 +61,18 @@ def main() -> None:
         if args.following:
             compare_following(dtype, layers, args.tokens, args.following)
         else:
-            compare(dtype, layers, args.tokens, behind if args.behind else lambda each: each)
+            compare(dtype, layers, args.tokens, behind=args.behind)
 
 
-def compare(
-    dtype: str,
-    layers: Sequence[str],
-    numbers: Sequence[int],
-    placed: Callable[[Product], Product],
-) -> None:
-    """Print the tables of an element type: by the number of tokens, and of all products.
-
-    `placed` has a product run among others.
-    """
+def compare(dtype: str, layers: Sequence[str], numbers: Sequence[int], *, behind: bool) -> None:
+    """Print the tables of an element type: by the number of tokens, and of all products."""
     ratios: defaultdict[int, list[float]] = defaultdict(list)
     lines = []
     for layer in layers:
         n, k = map(int, layer.split("x"))
         for tokens in numbers:
-            ratio, ours_us, family = compared(Gemm(tokens, n, k, dtype, layout="nt"), placed)
+            product = Gemm(tokens, n, k, dtype, layout="nt")
+            ratio, ours_us, family = compared(product, behind=behind)
             ratios[tokens].append(ratio)
             lines.append(f"| {tokens}x{n}x{k} | {family} | {ours_us:.1f} | {ratio:.3f} |")
     print(f"\n## {dtype}: {' '.join(layers)}\n")
@@ -92,7 +86,7 @@ def compare(
     print(*lines, sep="\n")
 
 
-def behind(product: Product) -> Product:
+def after_another(product: Product) -> Product:
     """A product behind an elementwise kernel, whose time is with its own."""
 
     def both(each: Operands) -> None:
@@ -102,7 +96,7 @@ def behind(product: Product) -> Product:
     return both
 
 
-def compared(problem: Gemm, placed: Callable[[Product], Product]) -> tuple[float, float, str]:
+def compared(problem: Gemm, *, behind: bool) -> tuple[float, float, str]:
     """The served kernel's speed relative to `torch.mm`, its microseconds, and its family."""
     kernel = load(problem, target="cuda", match="nearest")
     dtype = getattr(torch, problem.dtype)
@@ -111,9 +105,10 @@ def compared(problem: Gemm, placed: Callable[[Product], Product]) -> tuple[float
     out = torch.empty(problem.m, problem.k, device="cuda", dtype=dtype)
     copies, calls = repeats(problem)
     operands = [(x, weights.clone(), out) for _ in range(copies)]
-    by_torch = placed(lambda each: torch.mm(each[0], each[1].t(), out=each[2]))
-    ours = captured(placed(called(kernel)), operands, calls)
-    ratio, us = in_turns(ours, captured(by_torch, operands, calls))
+    ways = [called(kernel), lambda each: torch.mm(each[0], each[1].t(), out=each[2])]
+    if behind:
+        ways = list(map(after_another, ways))
+    ratio, us = in_turns(*(captured(way, operands, calls) for way in ways))
     return ratio, us, kernel.candidate.family
 
 

@@ -1,4 +1,4 @@
-"""What turns read before a call, so that caches have it or have nothing else."""
+"""Memory that turns read before a call, so that caches have it or have nothing else."""
 
 from __future__ import annotations
 
