@@ -149,13 +149,17 @@ class Chooser:
 
 
 SHAPES = 1500
-"""Problems that are drawn, for each layout, to see which calls serve them."""
+"""Problems of all kinds that are drawn, for each layout, to see which calls serve them, and as
+many layers."""
 
 KEPT = 2
 """Of the choices for a problem, those that are kept: the best may not be what was predicted."""
 
 _LARGEST = 1 << 15
 """Rows, columns and reduction of what is drawn, at most."""
+
+_TOKENS, _FEATURES, _WHOLE = 1 << 12, 1 << 9, 1 << 7
+"""Tokens of a layer at most, its inputs and outputs at least, and what these are multiples of."""
 
 
 def with_calls(
@@ -215,7 +219,7 @@ def _calls(entry: Entry, kept: Iterable[tuple[int, ...]]) -> list[tuple[int, ...
 
 
 def _shapes(seed: int) -> Iterator[tuple[int, int, int]]:
-    """Shapes of all kinds and sizes: thin ones, odd ones, long reductions."""
+    """Shapes of all kinds and sizes: thin ones, odd ones, long reductions; layers and gradients."""
     rng = np.random.default_rng(seed)
     drawn = np.exp(rng.uniform(0.0, np.log(_LARGEST), (SHAPES, 3))).astype(np.int64)
     for number, (m, n, k) in enumerate(drawn.tolist()):
@@ -228,3 +232,9 @@ def _shapes(seed: int) -> Iterator[tuple[int, int, int]]:
                 yield m, n, 1 + k % 16
             case _:
                 yield m, n, k
+    tokens = np.exp(rng.uniform(0.0, np.log(_TOKENS), SHAPES)).astype(np.int64)
+    wide = np.exp(rng.uniform(np.log(_FEATURES), np.log(_LARGEST), (SHAPES, 2)))
+    features = _WHOLE * np.ceil(wide / _WHOLE).astype(np.int64)
+    for number, rows in enumerate(tokens.tolist()):
+        first, second = features[number].tolist()
+        yield (rows, first, second) if number % 3 else (first, rows, second)
