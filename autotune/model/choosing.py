@@ -219,7 +219,7 @@ def _calls(entry: Entry, kept: Iterable[tuple[int, ...]]) -> list[tuple[int, ...
 
 
 def _shapes(seed: int) -> Iterator[tuple[int, int, int]]:
-    """Shapes of all kinds and sizes: thin ones, odd ones, long reductions; layers and gradients."""
+    """Shapes of all kinds and sizes: thin and odd ones, long reductions; layers, and gradients."""
     rng = np.random.default_rng(seed)
     drawn = np.exp(rng.uniform(0.0, np.log(_LARGEST), (SHAPES, 3))).astype(np.int64)
     for number, (m, n, k) in enumerate(drawn.tolist()):
