@@ -260,7 +260,9 @@ def _verify(args: argparse.Namespace) -> CommandResult:
             ]
             lines.append(table(tuple(rows[0]), cells, fold=True))
         summary = ", ".join(f"{counts[status]} {status}" for status in ("ok", "stale", "invalid"))
-        if rows or kind == "record":
+        if kind == "record" and not cache.path.exists():
+            lines.append(f"there is no cache at {cache.path}: `autotune tune` makes one")
+        elif rows or kind == "record":
             lines.append(f"{counted(len(rows), kind)} in {cache.path}: {summary}")
     failed = bool(damage) or any(row["status"] == "invalid" for row in (*records, *portfolios))
     return CommandResult(

@@ -52,7 +52,7 @@ def problem_options() -> argparse.ArgumentParser:
         "--dtype",
         metavar="D",
         help=f"element type, of those that the families have: {', '.join(DTYPES)} (default "
-        f"{DEFAULT_DTYPE})",
+        f"{DEFAULT_DTYPE}, or the first that families named have)",
     )
     rare(
         group.add_argument(
@@ -142,7 +142,7 @@ def problems(
         "threads": args.threads,
     }
     if defined.laid_out:
-        fields["layout"] = args.layout or "nn"
+        fields["layout"] = "nn" if args.layout is None else args.layout
     elif args.layout is not None:
         raise InputError(
             f"--layout is for matrix products, got {args.layout!r} with operation "

@@ -106,9 +106,14 @@ def find_record(cache: TuningCache, prefix: str) -> TuningRecord:
     The name of an operation, as of a kernel of one's own, is its newest record's.
 
     Raises:
+        InputError: it is empty.
         UnknownNameError: no record's id begins so, or several do.
         CacheError: the cache, or the record, cannot be read.
     """
+    if not prefix:
+        raise InputError(
+            "a record's id must have some digits, got '': `autotune cache list` shows them"
+        )
     if any(id_.startswith(prefix) for id_, _ in cache.documents()):
         return cache.get(prefix)
     if named := cache.records(operation=prefix):

@@ -86,7 +86,10 @@ class CpuTarget(Target):
         from autotune.cpu.identity import read_cpu
 
         if name is not None:
-            raise InputError(f"a device names a GPU, and the target is cpu: got {name!r}")
+            raise InputError(
+                f"a device names a GPU, and the target is cpu: got {name!r}, which needs target "
+                '"cuda"'
+            )
         device = read_cpu()
         cap = getattr(problem, "threads", None)
         if cap is None or not isinstance(device.limits, CpuLimits):

@@ -267,6 +267,7 @@ def test_verify_of_nothing() -> None:
     result = run("verify")
     assert result.exit_code == 0
     assert result.document["records"] == []
+    assert result.text.startswith("there is no cache at ")
 
 
 def test_prune(cache: TuningCache) -> None:
