@@ -96,5 +96,5 @@ class Device:
         if self.described:
             raise InputError(
                 f"{self.fingerprint.name} is known by description only: running kernels needs "
-                "the device itself"
+                "the device itself (`autotune space` and `autotune emit` do not)"
             )
