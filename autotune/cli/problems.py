@@ -52,7 +52,7 @@ def problem_options() -> argparse.ArgumentParser:
         "--dtype",
         metavar="D",
         help=f"element type, of those that the families have: {', '.join(DTYPES)} (default "
-        f"{DEFAULT_DTYPE}, or the first that families named have)",
+        f"{DEFAULT_DTYPE}, or the first that the families named have)",
     )
     rare(
         group.add_argument(

@@ -235,6 +235,6 @@ def _shapes(seed: int) -> Iterator[tuple[int, int, int]]:
     tokens = np.exp(rng.uniform(0.0, np.log(_TOKENS), SHAPES)).astype(np.int64)
     wide = np.exp(rng.uniform(np.log(_FEATURES), np.log(_LARGEST), (SHAPES, 2)))
     features = _WHOLE * np.ceil(wide / _WHOLE).astype(np.int64)
-    for number, rows in enumerate(tokens.tolist()):
-        first, second = features[number].tolist()
+    layers = zip(tokens.tolist(), features.tolist(), strict=True)
+    for number, (rows, (first, second)) in enumerate(layers):
         yield (rows, first, second) if number % 3 else (first, rows, second)

@@ -131,8 +131,8 @@ def _statistical(eps: float, sizes: tuple[int, ...]) -> float:
 def _of_tf32(eps: float, sizes: tuple[int, ...]) -> float:
     """2^-10 for two operands rounded to 11 bits, and (n + 64) u for sums in one accumulator.
 
-    Not three products of two signed bytes each, of half the error on normal data: of an outlier
-    among equal elements they leave out 0.06 of the norms at n = 4096, 0.2 at 16384.
+    Three products of two signed bytes each have half the error on normal data, but where there is
+    an outlier among equal elements they are off by 0.06 of the norms at n = 4096, by 0.2 at 16384.
     """
     return 2.0**-10 + (sizes[1] + 64) * eps / 2
 

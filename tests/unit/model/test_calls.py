@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -50,21 +49,19 @@ def test_little_is_lost_on_layers_by_calls_that_are_not_kept(device: str, layout
         free = (choice.candidate.configuration[name] for name in choice.entry.free)
         return tuple(free) in calls[choice.entry.key]
 
-    def valid_for(problem: Gemm) -> Callable[[Choice], bool]:
-        def is_valid(choice: Choice) -> bool:
-            family, call = FAMILIES[choice.entry.family], choice.candidate.configuration
-            return planner_of(family, call, problem.dtype, limits).valid(problem)
-
-        return is_valid
+    def is_valid(choice: Choice, problem: Gemm) -> bool:
+        family, call = FAMILIES[choice.entry.family], choice.candidate.configuration
+        return planner_of(family, call, problem.dtype, limits).valid(problem)
 
     rng, losses = np.random.default_rng(20), []
     for _ in range(LAYERS):
         tokens = int(np.exp(rng.uniform(0.0, np.log(4096))))
         inputs, outputs = 128 * np.exp(rng.uniform(np.log(4), np.log(230), 2)).astype(int)
         problem = Gemm(tokens, int(inputs), int(outputs), "bfloat16", layout=layout)
-        first, second = itertools.tee(
-            filter(valid_for(problem), chooser.ranked(Sizes.of(problem)))
-        )
-        losses.append(next(filter(is_kept, second)).seconds / next(first).seconds - 1)
+        ranked = chooser.ranked(Sizes.of(problem))
+        valid = (choice for choice in ranked if is_valid(choice, problem))
+        best = next(valid)
+        served = next(filter(is_kept, itertools.chain([best], valid)))
+        losses.append(served.seconds / best.seconds - 1)
     assert max(losses) < 0.03
     assert np.mean(losses) < 0.002
